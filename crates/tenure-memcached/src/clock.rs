@@ -41,7 +41,7 @@ pub(crate) struct ServerClock {
 /// The time at which a command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Now {
-    /// What the server shows: what ends then or before has ended.
+    /// Time that the server shows. All that ends then or before has ended.
     pub(crate) shown: Duration,
     /// Added to each span that begins now, because the shown time may be behind.
     pub(crate) pad: Duration,
@@ -75,7 +75,7 @@ impl ServerClock {
         }
     }
 
-    /// Begins anew with a time that the server has told after a long silence.
+    /// Begins anew with a time that the server has reported after a long silence.
     pub(crate) fn renew(&mut self, time: u64, sent_at: BootTime, heard_at: BootTime) {
         let reading = Reading { shown: Duration::from_secs(time), sent_at, heard_at };
         (self.last, self.best) = (reading, reading);

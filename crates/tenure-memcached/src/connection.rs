@@ -8,14 +8,16 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure::Error;
-use tokio::time::{Instant, timeout_at};
+use tenure::{Error, ErrorKind};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::link::{Answers, Failed, Link};
 use crate::list;
 use crate::options::Login;
 use crate::protocol::Commands;
 
+/// Pause before a server that was busy is asked again.
+const PAUSE: Duration = Duration::from_millis(20);
 /// How long the commands of a connection that was given up are reckoned with. On a server that was
 /// stopped for longer they may still run. But each write carries the end of its lease as a point in
 /// time, so it takes a name for no longer than the lease would have lasted.
@@ -111,7 +113,16 @@ impl Connection {
 
     /// All keys that the server has, on a connection of its own: they may be many.
     pub(crate) async fn keys(&self, end: Instant) -> Result<Vec<String>, Error> {
-        let keys = timeout_at(end, list::keys(&self.host, self.port, &self.login)).await;
+        let listed = async {
+            loop {
+                match list::keys(&self.host, self.port, &self.login).await {
+                    // It lists them for one client at a time, and only for a moment.
+                    Err(error) if error.kind() == ErrorKind::Unavailable => sleep(PAUSE).await,
+                    listed => return listed,
+                }
+            }
+        };
+        let keys = timeout_at(end, listed).await;
         let keys = keys.unwrap_or_else(|_| {
             let error = Error::unreachable("the server did not list its keys in time");
             Err(error.with_hint("give it more time, with timeout= in the store URL"))

@@ -19,11 +19,13 @@ pub(crate) struct Item {
     pub(crate) record: Record,
     pub(crate) now: Now,
     scheme: Scheme,
-    /// The value as it was read, and its version.
+    /// The value as it was read, with the numbers of its grants, and its version.
     found: Option<(Vec<u8>, u64)>,
     /// End of a value that is an owner token alone. In the scheme of records it is of another
     /// client.
     plain: Option<Duration>,
+    /// Number of a grant that made this version.
+    number: u64,
     /// Somebody was granted, and needs a version of its own.
     granted: bool,
 }
@@ -31,7 +33,7 @@ pub(crate) struct Item {
 impl Item {
     /// For a name without an item.
     pub(crate) fn missing(scheme: Scheme, now: Now) -> Self {
-        Self { record: Record::default(), now, scheme, found: None, plain: None, granted: false }
+        Self { record: Record::default(), now, scheme, found: None, plain: None, number: 0, granted: false }
     }
 
     /// From what the server answered to a question that was sent at `sent_at`.
@@ -40,13 +42,16 @@ impl Item {
     /// `Mismatch` for a record that this version cannot read.
     pub(crate) fn read(scheme: Scheme, value: Value, clock: &ServerClock, sent_at: tenure::BootTime) -> Result<Self, Error> {
         let Value { bytes, version, left, flags } = value;
+        let number = clock.counter(version);
         if scheme == Scheme::Cas
             && let Some(record) = Record::read(&bytes)?
         {
             let shown = left.and_then(|left| u64::from(flags).checked_sub(left.into())).map(Duration::from_secs);
             let now = shown.map_or_else(|| clock.estimate(sent_at), |shown| clock.reading(shown, sent_at));
-            let record = counted(record, clock.counter(version));
-            return Ok(Self { record, now, scheme, found: Some((bytes, version)), plain: None, granted: false });
+            let record = counted(record, number);
+            // A number that was filled in is no reason to write.
+            let found = Some((record.to_string().into_bytes(), version));
+            return Ok(Self { record, now, scheme, found, plain: None, number, granted: false });
         }
         let now = clock.estimate(sent_at);
         let until = left.map_or(Duration::MAX, |left| now.shown + Duration::from_secs(left.into()));
@@ -59,6 +64,7 @@ impl Item {
             scheme,
             found: Some((bytes, version)),
             plain: Some(until),
+            number,
             granted: false,
         })
     }
@@ -86,7 +92,7 @@ impl Item {
             self.granted = true;
         }
         if let Answer::Busy { holder: Some(holder), .. } = &mut change.answer {
-            self.show(holder);
+            Self::show(holder);
         }
         Ok(change)
     }
@@ -94,12 +100,12 @@ impl Item {
     /// As [`Record::inspect`].
     pub(crate) fn inspect(&self, name: &Name) -> Option<Entry> {
         let mut entry = self.record.inspect(name, self.now.shown)?;
-        entry.holders.iter_mut().for_each(|holder| self.show(holder));
+        entry.holders.iter_mut().for_each(Self::show);
         Some(entry)
     }
 
     /// Shows of a lease what is left at least.
-    fn show(&self, holder: &mut Holder) {
+    fn show(holder: &mut Holder) {
         holder.ttl = holder.ttl.map(|ttl| ttl.saturating_sub(BEHIND + Duration::from_secs(1)));
     }
 
@@ -119,9 +125,14 @@ impl Item {
         self.record.release(owner, linger, self.now.shown, &mut || 0).answer
     }
 
-    /// Version of the item that was read.
-    pub(crate) fn version(&self) -> u64 {
-        self.found.as_ref().map_or(0, |(_, version)| *version)
+    /// Fence of an owner that was granted. `None` if it does not hold any more.
+    pub(crate) fn fence_of(&self, owner: &Owner) -> Option<Result<Fence, Error>> {
+        let held = self.record.holders().find(|held| held.owner == *owner)?;
+        let counter = if self.plain.is_some() { self.number } else { held.counter };
+        Some(Fence::from_counter(counter).ok_or_else(|| {
+            let what = "the server's clock and its number of writes are beyond what a fence can be made of";
+            Error::refused(what).maybe_applied().with_hint("set the server's clock right, and start memcached again")
+        }))
     }
 
     /// Adds the command that writes the new state. Returns false if there is none, because nothing
@@ -172,14 +183,6 @@ fn counted(record: Record, counter: u64) -> Record {
         held
     };
     Record::new(record.holders().cloned().map(number), record.waiters().cloned())
-}
-
-/// Fence of a grant that gave an item this version.
-pub(crate) fn fence(clock: &ServerClock, version: u64) -> Result<Fence, Error> {
-    Fence::from_counter(clock.counter(version)).ok_or_else(|| {
-        let what = "the server's clock and its number of writes are beyond what a fence can be made of";
-        Error::refused(what).maybe_applied().with_hint("set the server's clock right, and start memcached again")
-    })
 }
 
 /// The first second at which a point is due.

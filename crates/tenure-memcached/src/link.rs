@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::clock::ServerClock;
 use crate::options::Login;
-use crate::protocol::{Commands, Parser, Reply};
+use crate::protocol::{Commands, Expected, Parser, Reply};
 
 /// A connection that has answered anything this short a time ago is only slow.
 const SILENCE: Duration = Duration::from_millis(100);
@@ -67,7 +67,7 @@ struct State {
 
 /// Commands that have no answer yet.
 struct Waiting {
-    opaques: Vec<u32>,
+    expected: Vec<Expected>,
     replies: Vec<Reply>,
     /// How long they may take a name. `None` if they take none.
     ttl: Option<Duration>,
@@ -187,8 +187,8 @@ impl Shared {
             state.out.extend_from_slice(rest);
             self.more.notify_one();
         }
-        let replies = Vec::with_capacity(commands.opaques().len());
-        state.waiting.push_back(Waiting { opaques: commands.opaques().to_vec(), replies, ttl, answer });
+        let replies = Vec::with_capacity(commands.expected().len());
+        state.waiting.push_back(Waiting { expected: commands.expected().to_vec(), replies, ttl, answer });
         Ok(receiver)
     }
 
@@ -246,12 +246,12 @@ impl Shared {
         let mut state = self.state();
         state.heard_at = Instant::now();
         while let Some(first) = state.waiting.front_mut() {
-            let Some(opaque) = first.opaques.get(first.replies.len()) else { return Err(no_reply()) };
-            let Some(reply) = parser.next(*opaque)? else { return Ok(()) };
+            let Some(expected) = first.expected.get(first.replies.len()) else { return Err(no_reply()) };
+            let Some(reply) = parser.next(*expected)? else { return Ok(()) };
             // The server may take the next bytes for another command than was meant.
             let confused = matches!(&reply, Reply::Failed(text) if !text.starts_with("SERVER_ERROR"));
             first.replies.push(reply);
-            if first.replies.len() == first.opaques.len() || confused {
+            if first.replies.len() == first.expected.len() || confused {
                 let done = state.waiting.pop_front();
                 // Nobody may wait any more.
                 let _ = done.map(|done| done.answer.send(done.replies));

@@ -1,10 +1,10 @@
 //! The keys of a server. memcached has no command for clients that lists them, but one for operators.
 
-use percent_encoding::percent_decode_str;
 use tenure::Error;
 
 use crate::link::{dial, read_until, write};
 use crate::options::Login;
+use crate::protocol::Key;
 
 /// All keys that are text.
 pub(crate) async fn keys(host: &str, port: u16, login: &Login) -> Result<Vec<String>, Error> {
@@ -16,7 +16,8 @@ pub(crate) async fn keys(host: &str, port: u16, login: &Login) -> Result<Vec<Str
     if let Some(error) = text.lines().next().filter(|line| !line.starts_with("key=") && *line != "END") {
         return Err(refused(error));
     }
-    let key = |line: &str| percent_decode_str(line.strip_prefix("key=")?.split(' ').next()?).decode_utf8().ok().map(String::from);
+    // The server escapes what it lists.
+    let key = |line: &str| Key::name(line.strip_prefix("key=")?.split(' ').next()?);
     Ok(text.lines().filter_map(key).collect())
 }
 

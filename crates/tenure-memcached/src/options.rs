@@ -34,7 +34,8 @@ pub enum Scheme {
 /// | `timeout=500ms` | operation timeout: how long one call may take | a sixth of the ttl, at most 1 s |
 /// | `poll_interval=50ms` | how often a waiter polls: nobody notifies it | 100 ms |
 ///
-/// The key of a name is the prefix and the name, 250 bytes at most, or 186 if one of them is a space.
+/// The key of a name is the prefix and the name, 250 bytes at most. A space is written as `%20`, and
+/// `%` as `%25`.
 /// A user and a password are for servers that were started with `-Y`.
 #[derive(Clone)]
 pub struct Options {

@@ -1,11 +1,17 @@
-//! The meta commands of memcached, and their replies.
+//! The commands of memcached, and their replies.
 //!
-//! Each command carries an opaque number that its reply repeats. A reply with another number ends the
-//! connection, so the answer to one command is never taken for that to another.
+//! Writes are `add` and `cas`. Their meta form `ms` must not be used for locks: if the server has no
+//! memory for the new value, or finds it too large, it deletes the one that is there. That is so even
+//! if the command was to change nothing, and would free a lock that another client holds.
+//!
+//! Each meta command carries an opaque number that its reply repeats, and each write is followed by
+//! one. A reply with another number ends the connection, so the answer to one command is never taken
+//! for that to another.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use percent_encoding::percent_decode_str;
 use tenure::{Error, ErrorKind};
 
 /// Longest line of a reply: error texts and statistics are shorter.
@@ -13,42 +19,51 @@ const LONGEST_LINE: usize = 8_192;
 /// Longest value: servers keep at most 1 GB, and no record comes near.
 const LONGEST_VALUE: usize = 1 << 30;
 
-/// Longest key on the wire, in bytes.
-const LONGEST_KEY: usize = 250;
-/// Longest key with a space in it: it is sent in Base64.
-const LONGEST_BINARY: usize = LONGEST_KEY / 4 * 3;
-
 /// A key as commands write it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Key {
-    /// Its own bytes, by which a ring of servers finds its server.
-    pub(crate) bytes: String,
-    /// Base64, for a key with a byte that would end the word.
-    encoded: Option<String>,
-}
+pub(crate) struct Key(String);
 
 impl Key {
-    /// Longest key that may have any bytes.
-    pub(crate) const MAX: usize = LONGEST_KEY;
+    /// Longest key, in bytes.
+    pub(crate) const MAX: usize = 250;
 
+    /// The key of a name. Bytes that would end the word, and `%`, are written as `%` and two digits.
+    ///
     /// # Errors
     /// `Invalid` if it is too long.
-    pub(crate) fn new(bytes: String) -> Result<Self, Error> {
-        let plain = bytes.bytes().all(|byte| byte > b' ' && byte != 0x7f);
-        let (longest, why) = if plain { (LONGEST_KEY, "") } else { (LONGEST_BINARY, ", with a space in it") };
-        if bytes.len() > longest {
-            let what = format!("the name and its prefix have {} bytes, and memcached keeps {longest}{why}", bytes.len());
-            return Err(Error::invalid(what).with_hint("use a shorter name, or a digest of it"));
+    pub(crate) fn new(name: &str) -> Result<Self, Error> {
+        let mut key = String::with_capacity(name.len());
+        for letter in name.chars() {
+            match letter {
+                '\0'..=' ' | '\x7f' | '%' => key.extend(['%', hex(u32::from(letter) >> 4), hex(u32::from(letter) & 15)]),
+                _ => key.push(letter),
+            }
         }
-        let encoded = (!plain).then(|| base64(bytes.as_bytes()));
-        Ok(Self { bytes, encoded })
+        if key.len() > Self::MAX {
+            let what = format!("the key of the name has {} bytes, and memcached keeps {}", key.len(), Self::MAX);
+            return Err(Error::invalid(what).with_hint("use a shorter name, or a digest of it; % and spaces count three times"));
+        }
+        Ok(Self(key))
     }
+
+    /// The name of a key; `None` if it is no text.
+    pub(crate) fn name(key: &str) -> Option<String> {
+        percent_decode_str(key).decode_utf8().ok().map(String::from)
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+fn hex(digit: u32) -> char {
+    char::from_digit(digit, 16).map_or('0', |digit| digit.to_ascii_uppercase())
 }
 
 /// When the server may forget an item: a point on its own clock, in seconds. 0 for never.
 pub(crate) type Expiry = u32;
 
-/// What a write expects at its key.
+/// State of a key that a write expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
     Nothing,
@@ -59,51 +74,64 @@ pub(crate) enum Expect {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Commands {
     pub(crate) bytes: Vec<u8>,
-    opaques: Vec<u32>,
+    expected: Vec<Expected>,
+}
+
+/// The reply that a command has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// Lines of statistics.
+    Stats,
+    /// One word.
+    Word,
+    /// One line, and a value if there is one, with this number.
+    Opaque(u32),
 }
 
 impl Commands {
     /// Asks for the value at a key, its version, the rest of its life and its flags.
     pub(crate) fn get(&mut self, key: &Key) {
-        self.begin(b"mg ", key, b" v c t f");
+        self.meta(b"mg ", key, b" v c t f");
     }
 
-    /// Writes the value at a key if the key is as expected. The reply has the new version.
+    /// Writes the value at a key if the key is as expected. Then reads it, which tells the new version.
     pub(crate) fn set(&mut self, key: &Key, value: &[u8], flags: u32, expiry: Expiry, expect: Expect) {
-        let expect = match expect {
-            Expect::Nothing => "ME".to_owned(),
-            Expect::Version(version) => format!("C{version}"),
+        let size = value.len();
+        let (word, version) = match expect {
+            Expect::Nothing => ("add ", String::new()),
+            Expect::Version(version) => ("cas ", format!(" {version}")),
         };
-        self.begin(b"ms ", key, format!(" {} T{expiry} F{flags} {expect} c", value.len()).as_bytes());
+        self.bytes.extend_from_slice(word.as_bytes());
+        self.bytes.extend_from_slice(key.as_bytes());
+        self.bytes.extend_from_slice(format!(" {flags} {expiry} {size}{version}\r\n").as_bytes());
         self.bytes.extend_from_slice(value);
         self.bytes.extend_from_slice(b"\r\n");
+        self.expected.push(Expected::Word);
+        self.get(key);
     }
 
     /// Deletes the value at a key if it has this version.
     pub(crate) fn delete(&mut self, key: &Key, version: u64) {
-        self.begin(b"md ", key, format!(" C{version}").as_bytes());
+        self.meta(b"md ", key, format!(" C{version}").as_bytes());
     }
 
     /// Asks for the statistics, among them the server's time.
     pub(crate) fn stats(&mut self) {
         self.bytes.extend_from_slice(b"stats\r\n");
-        self.opaques.push(0);
+        self.expected.push(Expected::Stats);
     }
 
-    pub(crate) fn opaques(&self) -> &[u32] {
-        &self.opaques
+    pub(crate) fn expected(&self) -> &[Expected] {
+        &self.expected
     }
 
-    fn begin(&mut self, command: &[u8], key: &Key, rest: &[u8]) {
+    fn meta(&mut self, command: &[u8], key: &Key, rest: &[u8]) {
         static LAST: AtomicU32 = AtomicU32::new(0);
         let opaque = LAST.fetch_add(1, Ordering::Relaxed);
-        self.opaques.push(opaque);
+        self.expected.push(Expected::Opaque(opaque));
         self.bytes.extend_from_slice(command);
-        self.bytes.extend_from_slice(key.encoded.as_ref().unwrap_or(&key.bytes).as_bytes());
+        self.bytes.extend_from_slice(key.as_bytes());
         self.bytes.extend_from_slice(rest);
-        if key.encoded.is_some() {
-            self.bytes.extend_from_slice(b" b");
-        }
         self.bytes.extend_from_slice(format!(" O{opaque}\r\n").as_bytes());
     }
 }
@@ -114,8 +142,8 @@ pub(crate) enum Reply {
     Value(Value),
     /// There is nothing at the key.
     Missing,
-    /// It was done. A write has its new version.
-    Done(Option<u64>),
+    /// It was done.
+    Done,
     /// The key is not as the command expects.
     Refused,
     /// Server time in Unix seconds and seconds for which it has run.
@@ -178,24 +206,24 @@ impl Parser {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Reads the reply to the command with this opaque number. `None` until all of it is there.
+    /// Reads the next reply. `None` until all of it is there.
     ///
     /// # Errors
     /// If the bytes are no such reply: nothing behind them can be read.
-    pub(crate) fn next(&mut self, opaque: u32) -> Result<Option<Reply>, Error> {
+    pub(crate) fn next(&mut self, expected: Expected) -> Result<Option<Reply>, Error> {
         loop {
             let Some(line) = self.line()? else { return Ok(None) };
             let text = std::str::from_utf8(&self.bytes[line.clone()]).map_err(|_| confused("a line that is no text"))?;
             let after = line.end + 2;
             let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
             match word {
-                "STAT" => {
+                "STAT" if expected == Expected::Stats => {
                     let (key, value) = rest.split_once(' ').unwrap_or((rest, ""));
                     self.stats.push((key.to_owned(), value.to_owned()));
                     self.at = after;
                     continue;
                 }
-                "END" => {
+                "END" if expected == Expected::Stats => {
                     self.at = after;
                     return stats(&std::mem::take(&mut self.stats)).map(Some);
                 }
@@ -204,17 +232,22 @@ impl Parser {
                     self.at = after;
                     return Ok(Some(reply));
                 }
+                "STORED" | "NOT_STORED" | "EXISTS" | "NOT_FOUND" if expected == Expected::Word => {
+                    let reply = if word == "STORED" { Reply::Done } else { Reply::Refused };
+                    self.at = after;
+                    return Ok(Some(reply));
+                }
                 _ => {}
             }
             let (size, flags) = if word == "VA" { rest.split_once(' ').unwrap_or((rest, "")) } else { ("", rest) };
-            let flags = Flags::read(flags)?;
-            if flags.opaque != Some(opaque) {
+            let flags = Words::read(flags)?;
+            if flags.opaque.map(Expected::Opaque) != Some(expected) {
                 return Err(confused(text));
             }
             let reply = match word {
                 "EN" => Reply::Missing,
-                "HD" => Reply::Done(flags.version),
-                "NS" | "EX" | "NF" => Reply::Refused,
+                "HD" => Reply::Done,
+                "EX" | "NF" => Reply::Refused,
                 "VA" => {
                     let size = size.parse::<usize>().ok().filter(|size| *size <= LONGEST_VALUE).ok_or_else(|| confused(text))?;
                     let end = after + size;
@@ -245,16 +278,16 @@ impl Parser {
     }
 }
 
-/// What stands behind the first word of a reply.
+/// Words behind the first one of a reply.
 #[derive(Debug, Default)]
-struct Flags {
+struct Words {
     opaque: Option<u32>,
     version: Option<u64>,
     left: Option<u32>,
     flags: u32,
 }
 
-impl Flags {
+impl Words {
     fn read(text: &str) -> Result<Self, Error> {
         let mut flags = Self::default();
         for word in text.split_ascii_whitespace() {
@@ -287,84 +320,72 @@ fn confused(what: &str) -> Error {
     Error::unavailable(format!("the server does not speak the meta commands of memcached: {what:?}")).maybe_applied()
 }
 
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let padded = [three[0], three.get(1).copied().unwrap_or(0), three.get(2).copied().unwrap_or(0)];
-        let bits = u32::from_be_bytes([0, padded[0], padded[1], padded[2]]);
-        for place in 0..4 {
-            let digit = DIGITS[(bits >> (18 - 6 * place)) as usize & 63];
-            text.push(if place <= three.len() { char::from(digit) } else { '=' });
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn key(text: &str) -> Key {
-        Key::new(text.to_owned()).unwrap()
-    }
-
     #[test]
-    fn keys_with_spaces_are_sent_in_base64() {
-        for (bytes, text) in [("a", "YQ=="), ("ab", "YWI="), ("abc", "YWJj"), ("a b c", "YSBiIGM=")] {
-            assert_eq!(base64(bytes.as_bytes()), text);
+    fn names_are_keys_that_read_back() {
+        for (name, key) in [("door", "door"), ("ключ", "ключ"), ("a b", "a%20b"), ("a%20b", "a%2520b"), ("\x7f", "%7F")] {
+            assert_eq!(Key::new(name).unwrap().as_bytes(), key.as_bytes());
+            assert_eq!(Key::name(key).as_deref(), Some(name));
         }
-        assert_eq!(key("ключ").encoded, None);
-        assert_eq!(key("a b").encoded.as_deref(), Some("YSBi"));
-        let mut commands = Commands::default();
-        commands.get(&key("a b"));
-        let text = String::from_utf8(commands.bytes.clone()).unwrap();
-        assert_eq!(text, format!("mg YSBi v c t f b O{}\r\n", commands.opaques()[0]));
     }
 
     #[test]
     fn long_keys_are_refused() {
-        assert!(Key::new("k".repeat(250)).is_ok() && Key::new("k".repeat(251)).is_err());
-        assert!(Key::new(" ".repeat(186)).is_ok() && Key::new(" ".repeat(188)).is_err());
+        assert!(Key::new(&"k".repeat(250)).is_ok() && Key::new(&"k".repeat(251)).is_err());
+        assert!(Key::new(&" ".repeat(83)).is_ok() && Key::new(&" ".repeat(84)).is_err());
     }
 
     #[test]
     fn replies_are_read_in_whatever_pieces_they_come() {
-        let all =
-            b"VA 4 c7 t30 f9 O1\r\na\r\nb\r\nEN O2\r\nHD c8 O3\r\nNS c0 O4\r\nEX O5\r\nNF O6\r\nSERVER_ERROR out of memory\r\n\
-                    STAT time 1700\r\nSTAT uptime 5\r\nSTAT version 1.6.18\r\nEND\r\nVA 0 c9 t-1 f0 O9\r\n\r\n";
+        let all = b"VA 4 c7 t30 f9 O1\r\na\r\nb\r\nEN O2\r\nHD O3\r\nEX O4\r\nNF O5\r\nSTORED\r\nNOT_STORED\r\nEXISTS\r\n\
+                    SERVER_ERROR out of memory\r\nSTAT time 1700\r\nSTAT uptime 5\r\nSTAT version 1.6.18\r\nEND\r\n\
+                    VA 0 c9 t-1 f0 O9\r\n\r\n";
         let expected = [
-            Reply::Value(Value { bytes: b"a\r\nb".to_vec(), version: 7, left: Some(30), flags: 9 }),
-            Reply::Missing,
-            Reply::Done(Some(8)),
-            Reply::Refused,
-            Reply::Refused,
-            Reply::Refused,
-            Reply::Failed("SERVER_ERROR out of memory".to_owned()),
-            Reply::Stats { time: 1_700, uptime: 5, version: "1.6.18".to_owned() },
-            Reply::Value(Value { bytes: Vec::new(), version: 9, left: None, flags: 0 }),
+            (Expected::Opaque(1), Reply::Value(Value { bytes: b"a\r\nb".to_vec(), version: 7, left: Some(30), flags: 9 })),
+            (Expected::Opaque(2), Reply::Missing),
+            (Expected::Opaque(3), Reply::Done),
+            (Expected::Opaque(4), Reply::Refused),
+            (Expected::Opaque(5), Reply::Refused),
+            (Expected::Word, Reply::Done),
+            (Expected::Word, Reply::Refused),
+            (Expected::Word, Reply::Refused),
+            (Expected::Word, Reply::Failed("SERVER_ERROR out of memory".to_owned())),
+            (Expected::Stats, Reply::Stats { time: 1_700, uptime: 5, version: "1.6.18".to_owned() }),
+            (Expected::Opaque(9), Reply::Value(Value { bytes: Vec::new(), version: 9, left: None, flags: 0 })),
         ];
         for size in 1..all.len() {
-            let (mut parser, mut read) = (Parser::default(), Vec::new());
+            let (mut parser, mut left) = (Parser::default(), expected.iter());
+            let mut next = left.next();
             for piece in all.chunks(size) {
                 parser.add(piece);
-                while let Some(reply) = parser.next(u32::try_from(read.len() + 1).unwrap()).unwrap() {
-                    read.push(reply);
-                    if read.len() == expected.len() {
-                        break;
-                    }
+                while let Some((kind, reply)) = next {
+                    let Some(read) = parser.next(*kind).unwrap() else { break };
+                    assert_eq!(read, *reply, "in pieces of {size}");
+                    next = left.next();
                 }
             }
-            assert_eq!(read, expected, "in pieces of {size}");
+            assert_eq!(next, None, "in pieces of {size}");
         }
     }
 
     #[test]
     fn the_answer_to_another_command_is_refused() {
-        for text in ["EN O2\r\n", "EN\r\n", "HD c1 O77\r\n", "VALUE a 0 1\r\n", "-ERR unknown\r\n", "VA x c1 O1\r\n"] {
+        for text in [
+            "EN O2\r\n",
+            "EN\r\n",
+            "HD O77\r\n",
+            "STORED\r\n",
+            "END\r\n",
+            "VALUE a 0 1\r\n",
+            "-ERR unknown\r\n",
+            "VA x c1 O1\r\n",
+        ] {
             let mut parser = Parser::default();
             parser.add(text.as_bytes());
-            assert!(parser.next(1).is_err(), "{text:?}");
+            assert!(parser.next(Expected::Opaque(1)).is_err(), "{text:?}");
         }
     }
 }

@@ -32,7 +32,7 @@ impl Servers {
 
     /// The server of a key, by its number.
     pub(crate) fn of(&self, key: &Key) -> usize {
-        if self.all.len() == 1 { 0 } else { self.ring.of(key.bytes.as_bytes()) }
+        if self.all.len() == 1 { 0 } else { self.ring.of(key.as_bytes()) }
     }
 }
 

@@ -14,11 +14,11 @@ use tenure::store::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, Releas
 use tenure::{Entry, Error, ErrorKind, Lease, Name, Share};
 use tokio::time::{Instant, timeout};
 
-use crate::item::fence;
+use crate::connection::Connection;
 use crate::options::{Options, Scheme};
 use crate::protocol::Key;
 use crate::servers::Servers;
-use crate::transaction::{Call, Done};
+use crate::transaction::Call;
 
 /// Limit of the first contact.
 const CONTACT: Duration = Duration::from_secs(5);
@@ -60,7 +60,7 @@ impl MemcachedStore {
     }
 
     fn key(&self, name: &Name) -> Result<Key, Error> {
-        Key::new(format!("{}{name}", self.0.prefix))
+        Key::new(&format!("{}{name}", self.0.prefix))
     }
 
     fn end(&self, ttl: Duration) -> Instant {
@@ -89,11 +89,6 @@ impl MemcachedStore {
         every.saturating_mul(position.unwrap_or(0).saturating_add(1)).min(every.max(SLOWEST_POLL))
     }
 
-    fn granted(request: &Request, done: &Done<()>) -> Result<AcquireReply, Error> {
-        let fence = fence(&done.clock, done.version)?;
-        Ok(AcquireReply::Granted(Grant::new(Some(fence), request.ttl)))
-    }
-
     /// Renews leases of one name.
     async fn renew_name(&self, name: &Name, leases: &[&Lease]) -> Result<Vec<RenewReply>, Error> {
         let (key, ttl) = (self.key(name)?, leases.iter().map(|lease| lease.ttl).max().unwrap_or_default());
@@ -116,7 +111,8 @@ impl MemcachedStore {
         let mut entries = Vec::new();
         for server in &self.0.servers.all {
             let keys = server.keys(end).await?;
-            let names: Vec<Name> = keys.iter().filter_map(|key| Name::new(key.strip_prefix(&self.0.prefix)?).ok()).collect();
+            let name = |key: &String| Name::new(Key::name(key)?.strip_prefix(&self.0.prefix)?).ok();
+            let names: Vec<Name> = keys.iter().filter_map(name).collect();
             for part in names.chunks(READS) {
                 let mut reads = Vec::with_capacity(part.len());
                 for name in part {
@@ -145,7 +141,7 @@ impl Store for MemcachedStore {
             .with_queue(records)
             .with_cohort(true)
             .with_server_clock(true)
-            .with_late_commands(self.0.servers.all.iter().any(|server| server.has_late_commands()))
+            .with_late_commands(self.0.servers.all.iter().any(Connection::has_late_commands))
             .with_min_ttl(MIN_TTL)
             .with_max_name(Key::MAX - self.0.prefix.len())
             .with_operation_timeout(self.0.timeout)
@@ -156,20 +152,10 @@ impl Store for MemcachedStore {
         self.check(request)?;
         let key = self.key(&request.name)?;
         let call = self.call(&key, request.ttl, request.generated);
-        let mut unheard = false;
-        if request.from.is_none() && request.enqueue != Enqueue::Heartbeat {
-            match call.take(request).await? {
-                (Some(done), _) => return Self::granted(request, &done),
-                (None, unknown) => unheard = unknown,
-            }
-        }
-        let done = call.transact(|item| item.acquire(request)).await.map_err(|e| if unheard { e.maybe_applied() } else { e })?;
-        let answer = done.outcome.answer;
-        let repeated = unheard || done.repeated;
-        match answer {
-            Answer::Granted(_) => {
-                Self::granted(request, &Done { outcome: (), version: done.version, clock: done.clock, repeated })
-            }
+        let asks_for_a_free_one = request.from.is_none() && request.enqueue != Enqueue::Heartbeat;
+        let done = call.grant(request, asks_for_a_free_one).await?;
+        match done.outcome.answer {
+            Answer::Granted(grant) => Ok(AcquireReply::Granted(grant)),
             Answer::Busy { position, holder } => {
                 let busy = Busy::new(self.poll_interval(position)).with_position(position).with_holder(holder);
                 Ok(AcquireReply::Busy(busy))

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::Error;
-use tenure::store::Request;
+use tenure::store::record::{Answer, Change};
+use tenure::store::{Grant, Request};
+use tenure::{BootTime, Error};
 use tokio::time::{Instant, sleep_until};
 
-use crate::clock::ServerClock;
 use crate::connection::Connection;
 use crate::item::Item;
-use crate::link::{Failed, Link};
+use crate::link::{Answers, Failed, Link};
 use crate::options::Scheme;
 use crate::protocol::{Commands, Key, Reply};
 
@@ -31,18 +31,16 @@ pub(crate) struct Call<'a> {
 #[derive(Debug)]
 pub(crate) struct Done<T> {
     pub(crate) outcome: T,
-    /// Version of the item with this outcome.
-    pub(crate) version: u64,
-    pub(crate) clock: ServerClock,
     /// It was written once before, and nobody knows whether that was applied.
     pub(crate) repeated: bool,
 }
 
 /// One try of a call.
 enum Tried<T> {
-    Done(T, u64, ServerClock),
-    /// Another client was faster.
-    Overtaken,
+    /// With the item that was written.
+    Done(T, Item),
+    /// Another client was faster. With the item that was found instead.
+    Overtaken(Item),
 }
 
 /// Why a try failed.
@@ -61,22 +59,57 @@ impl From<Error> for Fault {
 }
 
 impl Call<'_> {
+    /// Asks for a share. With `free`, the name is likely to be free: then one command takes it.
+    ///
+    /// # Cancel safety
+    /// A write that was sent stays.
+    pub(crate) async fn grant(&self, request: &Request, free: bool) -> Result<Done<Change<Answer>>, Error> {
+        self.run(free, &mut |item: &mut Item| item.acquire(request), &|mut change: Change<Answer>, item: &Item| {
+            let Answer::Granted(_) = change.answer else { return Some(Ok(change)) };
+            // It may be gone again. Then another client was faster.
+            let fence = item.fence_of(&request.owner)?;
+            Some(fence.map(|fence| {
+                change.answer = Answer::Granted(Grant::new(Some(fence), request.ttl));
+                change
+            }))
+        })
+        .await
+    }
+
     /// Applies `change` to the state of the name, and writes it.
     ///
     /// # Cancel safety
     /// A write that was sent stays.
-    pub(crate) async fn transact<T>(&self, mut change: impl FnMut(&mut Item) -> Result<T, Error> + Send) -> Result<Done<T>, Error>
-    where
-        T: Send,
-    {
+    pub(crate) async fn transact<T: Send>(
+        &self,
+        mut change: impl FnMut(&mut Item) -> Result<T, Error> + Send,
+    ) -> Result<Done<T>, Error> {
+        self.run(false, &mut change, &|outcome, _: &Item| Some(Ok(outcome))).await
+    }
+
+    /// `free`: the name is taken for free at first, and not read. `finish`: makes the outcome of the
+    /// item that was written, or none if it is not as it was written.
+    async fn run<T: Send>(
+        &self,
+        free: bool,
+        change: &mut (impl FnMut(&mut Item) -> Result<T, Error> + Send),
+        finish: &(impl Fn(T, &Item) -> Option<Result<T, Error>> + Sync),
+    ) -> Result<Done<T>, Error> {
         let (mut repeated, mut tries, mut overtaken) = (false, 0_u32, 0_u32);
+        let (mut found, mut blind) = (None, free);
         loop {
             let half = if tries == 0 { half_way(self.end) } else { self.end };
-            match self.attempt(half, &mut change).await {
-                Ok(Tried::Done(outcome, version, clock)) => return Ok(Done { outcome, version, clock, repeated }),
-                Ok(Tried::Overtaken) => {
-                    overtaken += 1;
-                    self.pause(overtaken, repeated).await?;
+            match self.attempt(std::mem::take(&mut blind), found.take(), half, change).await {
+                Ok(Tried::Done(outcome, item)) => match finish(outcome, &item) {
+                    Some(outcome) => return outcome.map(|outcome| Done { outcome, repeated }),
+                    None => self.pause(&mut overtaken, repeated).await?,
+                },
+                Ok(Tried::Overtaken(item)) => {
+                    if overtaken == 0 {
+                        // As fresh as another question would find it.
+                        found = Some(item);
+                    }
+                    self.pause(&mut overtaken, repeated).await?;
                 }
                 Err(Fault { error, unheard, again }) => {
                     tries += 1;
@@ -90,55 +123,51 @@ impl Call<'_> {
         }
     }
 
-    /// Takes a name that is likely to be free, by one command. `None` if it is not free, or if
-    /// nobody knows whether it was taken: then the second value is true.
-    pub(crate) async fn take(&self, request: &Request) -> Result<(Option<Done<()>>, bool), Error> {
-        let link = self.connection.link(self.end).await?;
-        let clock = link.clock();
-        let mut item = Item::missing(self.scheme, clock.estimate(tenure::BootTime::now()));
-        // Granted, as there is nobody.
-        let _ = item.acquire(request)?;
-        let mut commands = Commands::default();
-        item.add_write(&mut commands, self.key);
-        match self.exchange(&link, &commands, true, half_way(self.end)).await {
-            Ok((mut replies, _)) => match replies.pop() {
-                Some(Reply::Done(Some(version))) => Ok((Some(Done { outcome: (), version, clock, repeated: false }), false)),
-                Some(Reply::Refused) => Ok((None, false)),
-                other => Err(odd(other)),
-            },
-            Err(Fault { error, unheard, again }) => {
-                let over = !again || Instant::now() >= self.end || (unheard && !self.repeats);
-                if over { Err(if unheard { error.maybe_applied() } else { error }) } else { Ok((None, unheard)) }
-            }
-        }
-    }
-
     async fn attempt<T>(
         &self,
+        blind: bool,
+        found: Option<Item>,
         half: Instant,
         change: &mut (impl FnMut(&mut Item) -> Result<T, Error> + Send),
     ) -> Result<Tried<T>, Fault> {
         let link = self.connection.link(self.end).await?;
-        let mut item = self.look(&link, half).await?;
+        let mut item = match found {
+            Some(item) => item,
+            None if blind => Item::missing(self.scheme, link.clock().estimate(BootTime::now())),
+            None => self.look(&link, half).await?,
+        };
         let outcome = change(&mut item)?;
-        let (mut commands, clock) = (Commands::default(), link.clock());
+        let mut commands = Commands::default();
         if !item.add_write(&mut commands, self.key) {
-            return Ok(Tried::Done(outcome, item.version(), clock));
+            return Ok(Tried::Done(outcome, item));
         }
-        let (mut replies, _) = self.exchange(&link, &commands, true, half).await?;
-        match replies.pop() {
-            Some(Reply::Done(version)) => Ok(Tried::Done(outcome, version.unwrap_or(0), clock)),
-            Some(Reply::Refused) => Ok(Tried::Overtaken),
-            other => Err(odd(other).into()),
-        }
+        let Answers { replies, sent_at } = self.exchange(&link, &commands, true, half).await?;
+        let mut replies = replies.into_iter();
+        let done = match replies.next() {
+            Some(Reply::Done) => true,
+            Some(Reply::Refused) => false,
+            other => return Err(odd(other).into()),
+        };
+        // A deletion is not followed by a question.
+        let after = match replies.next() {
+            None if done => Item::missing(self.scheme, link.clock().estimate(sent_at)),
+            None => self.look(&link, half).await?,
+            reply => self.item(&link, reply, sent_at).map_err(|error| if done { error.maybe_applied() } else { error })?,
+        };
+        Ok(if done { Tried::Done(outcome, after) } else { Tried::Overtaken(after) })
     }
 
     async fn look(&self, link: &Arc<Link>, half: Instant) -> Result<Item, Fault> {
         let mut commands = Commands::default();
         commands.get(self.key);
-        let (mut replies, sent_at) = self.exchange(link, &commands, false, half).await?;
+        let Answers { mut replies, sent_at } = self.exchange(link, &commands, false, half).await?;
+        Ok(self.item(link, replies.pop(), sent_at)?)
+    }
+
+    /// The item that a reply shows.
+    fn item(&self, link: &Link, reply: Option<Reply>, sent_at: BootTime) -> Result<Item, Error> {
         let clock = link.clock();
-        match replies.pop() {
+        match reply {
             Some(Reply::Value(value)) => {
                 let item = Item::read(self.scheme, value, &clock, sent_at)?;
                 if let Some(shown) = item.shown() {
@@ -147,33 +176,25 @@ impl Call<'_> {
                 Ok(item)
             }
             Some(Reply::Missing) => Ok(Item::missing(self.scheme, clock.estimate(sent_at))),
-            other => Err(odd(other).into()),
+            other => Err(odd(other)),
         }
     }
 
-    async fn exchange(
-        &self,
-        link: &Arc<Link>,
-        commands: &Commands,
-        writes: bool,
-        half: Instant,
-    ) -> Result<(Vec<Reply>, tenure::BootTime), Fault> {
+    async fn exchange(&self, link: &Arc<Link>, commands: &Commands, writes: bool, half: Instant) -> Result<Answers, Fault> {
         let asked = self.connection.ask(link, commands, writes.then_some(self.ttl), half, self.end).await;
-        match asked {
-            Ok(answers) => Ok((answers.replies, answers.sent_at)),
-            Err(Failed { error, sent }) => Err(Fault { error, unheard: writes && sent, again: true }),
-        }
+        asked.map_err(|Failed { error, sent }| Fault { error, unheard: writes && sent, again: true })
     }
 
     /// Lets the others go on: those who were overtaken at once would overtake each other again.
-    async fn pause(&self, overtaken: u32, repeated: bool) -> Result<(), Error> {
-        let most = Duration::from_micros(100 << overtaken.min(7));
+    async fn pause(&self, overtaken: &mut u32, repeated: bool) -> Result<(), Error> {
+        *overtaken += 1;
+        let most = Duration::from_micros(100 << (*overtaken).min(7));
         let until = Instant::now() + most.mul_f64(fastrand::f64());
         if until >= self.end {
             let error = Error::unavailable("others changed the name again and again");
             return Err(if repeated { error.maybe_applied() } else { error });
         }
-        if overtaken > 1 {
+        if *overtaken > 1 {
             sleep_until(until).await;
         }
         Ok(())

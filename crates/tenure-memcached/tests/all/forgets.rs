@@ -1,5 +1,7 @@
 //! memcached forgets: a lock is free at once, its holder learns it at the next renewal, and the next holder has a larger fence.
 
+use std::io::{BufWriter, Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use tenure::ErrorKind;
@@ -44,17 +46,35 @@ async fn a_restart_frees_all_and_fences_go_on() {
     each(&[], MemcachedServer::restart).await;
 }
 
-/// Fills the memory with other values, as an application does that uses the same server as a cache.
+/// Fills the memory with values of about the same size, as an application does that uses the server as a cache.
 fn fill(server: &MemcachedServer) {
-    let value = vec![b'x'; 80];
-    let mut number = 0;
-    while server.stat("evictions") == 0 || server.ask("mg x v", Some(1)) != ["EN"] {
-        for _ in 0..2_000 {
-            number += 1;
-            server.set_bytes(&format!("other{number}"), &value, 0);
+    let size = server.ask("get x", None)[1..].join("\r\n").len();
+    for round in 0..50 {
+        fill_once(server, size, round);
+        // Unlike a reader, it does not make the item look needed.
+        if server.ask("me x", Some(1)) == ["EN"] {
+            assert!(server.stat("evictions") > 0);
+            return;
         }
-        assert!(number < 200_000, "nothing is evicted");
+        // What was read is spared for a while, by the age of what was not.
+        std::thread::sleep(Duration::from_millis(100));
     }
+    panic!("it is never evicted");
+}
+
+fn fill_once(server: &MemcachedServer, size: usize, round: u32) {
+    let mut stream = BufWriter::new(TcpStream::connect(server.addr()).unwrap());
+    for number in 0..50_000 {
+        // Items of one size have memory of their own, and keys count.
+        let value = "x".repeat(size + 4 - number % 5 * 4);
+        write!(stream, "set {round}.{number:05} 0 0 {} noreply\r\n{value}\r\n", value.len()).unwrap();
+    }
+    // Answered behind all of them.
+    write!(stream, "mn\r\n").unwrap();
+    stream.flush().unwrap();
+    let mut answer = [0; 4];
+    stream.into_inner().unwrap().read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"MN\r\n");
 }
 
 #[tokio::test]
@@ -62,14 +82,15 @@ async fn an_eviction_frees_a_lock_and_fences_go_on() {
     each(&["-m", "1", "-I", "512k"], fill).await;
 }
 
-/// With `-M` the server refuses new locks instead, and keeps the old ones.
+/// With `-M` the server refuses new locks instead, and keeps the old ones until they end.
 #[tokio::test]
 async fn a_full_server_that_evicts_nothing_refuses_new_locks() {
     let server = MemcachedServer::builder().arg("-m").arg("1").arg("-I").arg("512k").arg("-M").start();
     let store = open(&server.url()).await;
     let mut held = Vec::new();
     let error = loop {
-        let request = request(&format!("door {}", held.len()), &owner());
+        // Of one length, so that all are in memory of one kind.
+        let request = request(&format!("door {:05}", held.len()), &owner());
         match store.acquire(&request).await {
             Ok(_) => held.push(request.lease()),
             Err(error) => break error,
@@ -79,9 +100,17 @@ async fn a_full_server_that_evicts_nothing_refuses_new_locks() {
     assert!(error.kind() == ErrorKind::Unavailable && !error.may_have_been_applied(), "{error:?}");
     assert!(error.to_string().contains("-m"), "{error}");
     assert_eq!(server.stat("evictions"), 0);
-    // Those that are held are renewed in the place they have.
-    for lease in held.iter().step_by(500) {
-        assert_eq!(store.renew(std::slice::from_ref(lease)).await.remove(0).unwrap(), RenewReply::Renewed);
+    // A try for a held name has no room either, and leaves it held. The meta command `ms` would free it.
+    for _ in 0..3 {
+        let _ = store.acquire(&request("door 00000", &owner())).await;
     }
-    assert_eq!(store.release(&held[0], Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(store.inspect(Some(&held[0].name)).await.unwrap().len(), 1, "it was freed");
+    // A renewal needs room for the new value beside the old one. Within a second of the server it has nothing to write.
+    tokio::time::sleep(Duration::from_millis(2_100)).await;
+    let error = store.renew(&held[..1]).await.remove(0).unwrap_err();
+    assert!(error.kind() == ErrorKind::Unavailable && !error.may_have_been_applied(), "{error:?}");
+    for lease in &held[1..] {
+        assert_eq!(store.release(lease, Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    }
+    granted(&store, &request("door 00001", &owner())).await;
 }
