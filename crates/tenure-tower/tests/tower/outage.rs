@@ -73,7 +73,7 @@ async fn a_layer_that_fails_open_serves_and_says_so() {
     assert_eq!((layer.stats().counts().failed_open, layer.stats().counts().granted), (20, 0));
     assert!((1..=2).contains(&warnings.0.lock().unwrap().len()), "at once, and then each second");
     store.heal();
-    // The rest is told when the store answers again, and all are told.
+    // The log has the rest when the store answers again, and so every request.
     let told = || -> u64 {
         let of = |line: &String| {
             line.split("requests=").nth(1).and_then(|n| n.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok())
