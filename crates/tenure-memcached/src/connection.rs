@@ -5,6 +5,7 @@
 //! that was stopped. [`Connection::has_late_commands`] says so until none can take a name any more.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::link::{Answers, Failed, Link};
 use crate::list;
 use crate::options::Login;
-use crate::protocol::Commands;
+use crate::protocol::{Commands, Key};
 
 /// Pause before a server that was busy is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -22,6 +23,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// stopped for longer they may still run. But each write carries the end of its lease as a point in
 /// time, so it takes a name for no longer than the lease would have lasted.
 const LATE: Duration = Duration::from_secs(10);
+
+/// A name shares its turns with one in so many others.
+const TURNS: usize = 64;
 
 /// The way to one server.
 pub(crate) struct Connection {
@@ -31,6 +35,8 @@ pub(crate) struct Connection {
     state: Mutex<State>,
     /// One caller connects, and the others wait for it.
     opening: tokio::sync::Mutex<()>,
+    /// Calls of this process that another client was faster than. Those with one of them go one by one.
+    turns: [tokio::sync::Mutex<()>; TURNS],
 }
 
 #[derive(Default)]
@@ -41,7 +47,15 @@ struct State {
 
 impl Connection {
     pub(crate) fn new(host: &str, port: u16, login: Login) -> Self {
-        Self { host: host.to_owned(), port, login, state: Mutex::default(), opening: tokio::sync::Mutex::default() }
+        let turns = [(); TURNS].map(tokio::sync::Mutex::new);
+        Self { host: host.to_owned(), port, login, state: Mutex::default(), opening: tokio::sync::Mutex::default(), turns }
+    }
+
+    /// Returns the turns of the calls about a name.
+    pub(crate) fn turns(&self, key: &Key) -> &tokio::sync::Mutex<()> {
+        let mut hasher = DefaultHasher::new();
+        key.as_bytes().hash(&mut hasher);
+        &self.turns[usize::try_from(hasher.finish() % TURNS as u64).unwrap_or(0)]
     }
 
     pub(crate) fn has_late_commands(&self) -> bool {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use tenure::store::record::{Answer, Change};
 use tenure::store::{Grant, Request};
 use tenure::{BootTime, Error};
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::MutexGuard;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::connection::Connection;
 use crate::item::Item;
@@ -95,22 +96,17 @@ impl Call<'_> {
         change: &mut (impl FnMut(&mut Item) -> Result<T, Error> + Send),
         finish: &(impl Fn(T, &Item) -> Option<Result<T, Error>> + Sync),
     ) -> Result<Done<T>, Error> {
-        let (mut repeated, mut tries, mut overtaken) = (false, 0_u32, 0_u32);
-        let (mut found, mut blind) = (None, free);
+        let (mut repeated, mut tries) = (false, 0_u32);
+        let (mut found, mut blind, mut rivals) = (None, free, Rivals::default());
         loop {
             let half = if tries == 0 { half_way(self.end) } else { self.end };
             match self.attempt(std::mem::take(&mut blind), found.take(), half, change).await {
                 Ok(Tried::Done(outcome, item)) => match finish(outcome, &item) {
                     Some(outcome) => return outcome.map(|outcome| Done { outcome, repeated }),
-                    None => self.pause(&mut overtaken, repeated).await?,
+                    None => drop(rivals.let_on(self, repeated).await?),
                 },
-                Ok(Tried::Overtaken(item)) => {
-                    if overtaken == 0 {
-                        // As fresh as another question would find it.
-                        found = Some(item);
-                    }
-                    self.pause(&mut overtaken, repeated).await?;
-                }
+                // If nobody had to be let on, it is as fresh as another question would find it.
+                Ok(Tried::Overtaken(item)) => found = rivals.let_on(self, repeated).await?.then_some(item),
                 Err(Fault { error, unheard, again }) => {
                     tries += 1;
                     repeated |= unheard;
@@ -184,20 +180,41 @@ impl Call<'_> {
         let asked = self.connection.ask(link, commands, writes.then_some(self.ttl), half, self.end).await;
         asked.map_err(|Failed { error, sent }| Fault { error, unheard: writes && sent, again: true })
     }
+}
 
-    /// Lets the others go on: those who were overtaken at once would overtake each other again.
-    async fn pause(&self, overtaken: &mut u32, repeated: bool) -> Result<(), Error> {
-        *overtaken += 1;
-        let most = Duration::from_micros(100 << (*overtaken).min(7));
-        let until = Instant::now() + most.mul_f64(fastrand::f64());
-        if until >= self.end {
+/// Others that change the same name. Those of this process go one by one, and the others are let on for a moment:
+/// who was overtaken at once would be overtaken again.
+#[derive(Default)]
+struct Rivals<'a> {
+    turn: Option<MutexGuard<'a, ()>>,
+    overtaken: u32,
+}
+
+impl<'a> Rivals<'a> {
+    /// Returns whether it was at once.
+    async fn let_on(&mut self, call: &Call<'a>, repeated: bool) -> Result<bool, Error> {
+        let over = || {
             let error = Error::unavailable("others changed the name again and again");
-            return Err(if repeated { error.maybe_applied() } else { error });
+            if repeated { error.maybe_applied() } else { error }
+        };
+        if self.turn.is_none() {
+            let turns = call.connection.turns(call.key);
+            let free = turns.try_lock().ok();
+            let at_once = free.is_some();
+            self.turn = Some(match free {
+                Some(free) => free,
+                None => timeout_at(call.end, turns.lock()).await.map_err(|_| over())?,
+            });
+            return Ok(at_once);
         }
-        if *overtaken > 1 {
-            sleep_until(until).await;
+        self.overtaken += 1;
+        let most = Duration::from_micros(100 << self.overtaken.min(7));
+        let until = Instant::now() + most.mul_f64(fastrand::f64());
+        if until >= call.end {
+            return Err(over());
         }
-        Ok(())
+        sleep_until(until).await;
+        Ok(false)
     }
 }
 
