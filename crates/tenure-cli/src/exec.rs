@@ -7,7 +7,8 @@
 use std::env;
 use std::env::ArgsOs;
 use std::ffi::{OsStr, OsString};
-use std::io::{Error, ErrorKind};
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read as _};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -58,11 +59,28 @@ pub(crate) fn check(program: &OsStr) -> Result<(), Failure> {
         // The C library has a path of its own then.
         None => return Ok(()),
     };
-    if places.iter().any(|place| place.is_file() && access(place, Access::EXEC_OK).is_ok()) {
-        return Ok(());
+    if let Some(place) = places.iter().find(|place| can_run(place)) {
+        return match interpreter(place) {
+            Some(missing) if !can_run(&missing) => Err(refused(program, &ErrorKind::NotFound.into())),
+            _ => Ok(()),
+        };
     }
     let is_there = places.iter().any(|place| Path::exists(place));
     Err(refused(program, &if is_there { ErrorKind::PermissionDenied } else { ErrorKind::NotFound }.into()))
+}
+
+fn can_run(place: &Path) -> bool {
+    place.is_file() && access(place, Access::EXEC_OK).is_ok()
+}
+
+/// Program that runs a script, from its first line.
+fn interpreter(script: &Path) -> Option<PathBuf> {
+    // The kernel reads no more of the line.
+    let mut line = Vec::new();
+    File::open(script).ok()?.take(256).read_to_end(&mut line).ok()?;
+    let line = line.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let mut words = line.split(|byte| b" \t".contains(byte)).filter(|word| !word.is_empty());
+    words.next().map(|word| OsStr::from_bytes(word).into())
 }
 
 /// Dies of the interrupt key: a shell ends a script only if what it ran did not survive the key.

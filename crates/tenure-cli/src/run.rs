@@ -20,6 +20,8 @@ use crate::terminal::{self, Terminal};
 use crate::variables::variables;
 use crate::{exec, store};
 
+/// Shortest period of a schedule: stores keep times in milliseconds, some in seconds.
+const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
 /// Longest wait for a name that is taken once in each period.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
@@ -58,8 +60,10 @@ pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
 /// an outage. It counts as coming late.
 fn once_per(period: Duration, taking: &Taking, settings: &Settings) -> Result<Taking, Failure> {
     let (half, asked) = (period / 2, taking.ttl.or(settings.ttl));
-    if period.is_zero() {
-        return Err(Failure::usage("--once-per 0 is no period; give it a longer time".to_owned()));
+    if period < SHORTEST_PERIOD {
+        let [period, shortest] = [period, SHORTEST_PERIOD].map(format_duration);
+        let what = format!("--once-per {period} is too short for one run on several hosts");
+        return Err(Failure::usage(format!("{what}; the shortest period is {shortest}")));
     }
     if let Some(ttl) = taking.ttl.filter(|ttl| *ttl > half) {
         let [ttl, period, half] = [ttl, period, half].map(format_duration);

@@ -14,16 +14,14 @@ use crate::service::USER;
 
 pub(crate) struct Client {
     to: SocketAddr,
-    sender: SendRequest<Empty<Bytes>>,
+    sender: Sender,
 }
+
+type Sender = SendRequest<Empty<Bytes>>;
 
 impl Client {
     pub(crate) async fn connect(to: SocketAddr) -> Result<Self, Error> {
-        let stream = TcpStream::connect(to).await?;
-        stream.set_nodelay(true)?;
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection);
-        Ok(Self { to, sender })
+        Ok(Self { to, sender: open(to).await? })
     }
 
     /// Asks for `path` as `user`, and reads the whole answer.
@@ -37,9 +35,21 @@ impl Client {
 
     async fn send(&mut self, request: axum::http::request::Builder) -> Result<(StatusCode, Bytes), Error> {
         let request = request.header("host", self.to.to_string()).body(Empty::new())?;
+        // A connection that broke fails one request, and not all that follow.
+        if self.sender.is_closed() {
+            self.sender = open(self.to).await?;
+        }
         self.sender.ready().await?;
         let response = self.sender.send_request(request).await?;
         let status = response.status();
         Ok((status, response.into_body().collect().await?.to_bytes()))
     }
+}
+
+async fn open(to: SocketAddr) -> Result<Sender, Error> {
+    let stream = TcpStream::connect(to).await?;
+    stream.set_nodelay(true)?;
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    Ok(sender)
 }

@@ -1,5 +1,7 @@
 //! `tenure run --once-per`: one run in each period, on hosts whose clocks differ.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -109,7 +111,10 @@ fn a_tick_that_failed_is_over() {
 fn a_missing_command_uses_up_no_tick() {
     let place = Place::new();
     std::fs::write(place.path("plain"), "echo no").unwrap();
-    for (command, code) in [("no-such-command", 127), ("./no-such-command", 127), ("", 127), ("./plain", 126), (".", 126)] {
+    std::fs::write(place.path("script"), "#! /no/such/interpreter -u\necho no").unwrap();
+    std::fs::set_permissions(place.path("script"), Permissions::from_mode(0o755)).unwrap();
+    let (missing, plain) = (["no-such-command", "./no-such-command", "./script", ""], ["./plain", "."]);
+    for (command, code) in missing.map(|command| (command, 127)).into_iter().chain(plain.map(|command| (command, 126))) {
         let ended = place.output(&["run", "--once-per", "1h", "report", "--", command]);
         assert_eq!((ended.code, ended.out.as_str()), (code, ""), "{command:?}: {ended:?}");
         assert_one_line(&ended);

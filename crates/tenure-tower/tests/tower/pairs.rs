@@ -39,25 +39,49 @@ const TTL: Duration = Duration::from_millis(1_500);
 /// Ttl of tests in which none is to end: calls to the store may take a second.
 const CALM: Duration = Duration::from_secs(30);
 
-/// Numbers in a file, one for each key.
+/// Numbers in a file, three for each key: visits, the handler that came last, and overlaps.
 #[derive(Clone, Debug)]
 struct Numbers(Arc<File>);
 
 impl Numbers {
     fn open(path: PathBuf, keys: u64) -> Self {
         let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path).unwrap();
-        file.set_len(keys * 8).unwrap();
+        file.set_len(keys * 3 * 8).unwrap();
         Self(Arc::new(file))
     }
 
     fn read(&self, key: u64) -> u64 {
-        let mut number = [0; 8];
-        self.0.read_exact_at(&mut number, key * 8).unwrap();
-        u64::from_le_bytes(number)
+        self.cell(key * 3)
     }
 
     fn write(&self, key: u64, number: u64) {
-        self.0.write_all_at(&number.to_le_bytes(), key * 8).unwrap();
+        self.set(key * 3, number);
+    }
+
+    /// Leaves the number of a handler, which the next one overwrites.
+    fn enter(&self, key: u64, me: u64) {
+        self.set(key * 3 + 1, me);
+    }
+
+    /// Notes it if another handler came meanwhile.
+    fn check(&self, key: u64, me: u64) {
+        if self.cell(key * 3 + 1) != me {
+            self.set(key * 3 + 2, self.overlaps(key) + 1);
+        }
+    }
+
+    fn overlaps(&self, key: u64) -> u64 {
+        self.cell(key * 3 + 2)
+    }
+
+    fn cell(&self, at: u64) -> u64 {
+        let mut number = [0; 8];
+        self.0.read_exact_at(&mut number, at * 8).unwrap();
+        u64::from_le_bytes(number)
+    }
+
+    fn set(&self, at: u64, number: u64) {
+        self.0.write_all_at(&number.to_le_bytes(), at * 8).unwrap();
     }
 }
 
@@ -66,8 +90,11 @@ async fn visit(State(numbers): State<Numbers>, headers: HeaderMap) -> Result<Str
     static RUNS: AtomicU64 = AtomicU64::new(0);
     let number = |name| headers.get(name).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     let (key, think) = (number("x-key").unwrap(), number("x-think").unwrap_or(0));
-    let before = numbers.read(key);
+    let (before, me) = (numbers.read(key), fastrand::u64(1..));
+    numbers.enter(key, me);
     tokio::time::sleep(Duration::from_micros(think)).await;
+    // Before any ending: a handler that panics must have been alone as well.
+    numbers.check(key, me);
     match headers.get("x-ending").map(http::HeaderValue::as_bytes) {
         Some(b"panic") => panic!("a handler panics, as the test wants it"),
         Some(b"error") => return Err(StatusCode::INTERNAL_SERVER_ERROR),
@@ -323,6 +350,7 @@ async fn hang_ups_panics_and_a_redis_that_stops_leave_no_key_taken() {
         let (served, open) = (tally.served.load(Ordering::Relaxed), tally.open.load(Ordering::Relaxed));
         let number = service.numbers.read(key);
         assert!((served..=served + open).contains(&number), "key {key}: {number} of {served} and {open} more");
+        assert_eq!(service.numbers.overlaps(key), 0, "two handlers ran at once for {key}");
         all += served;
     }
     println!("{} requests, {all} served", visits.load(Ordering::Relaxed));
