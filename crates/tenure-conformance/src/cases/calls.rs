@@ -299,6 +299,10 @@ fn of_several() -> Vec<Call> {
             let released = parts.all.take().expect("they are held").release().await;
             released.into_iter().try_for_each(|(_, released)| released.map(drop))
         }),
+        call!("Guards::release_unused", "held", mutex, all, |_scene, parts| {
+            let released = parts.all.take().expect("they are held").release_unused().await;
+            released.into_iter().try_for_each(|(_, released)| released.map(drop))
+        }),
     ]
 }
 
