@@ -365,7 +365,6 @@ mod tests {
     #[test]
     fn others_are_refused_with_what_to_write() {
         let table = [
-            ("zookeeper://h", "cannot speak zookeeper: yet"),
             ("quorum+redis+cluster://a,b,c", "quorum+redis+cluster: is no store"),
             ("memory:", "excludes nobody"),
             ("ftp://h", "ftp: is no store"),

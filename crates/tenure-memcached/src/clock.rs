@@ -13,8 +13,6 @@ use tenure::BootTime;
 
 /// How far the shown time may be behind, with a quarter of a second for a timer that is late.
 pub(crate) const BEHIND: Duration = Duration::from_millis(2_250);
-/// How far it is behind right after it has moved on, at most.
-const BEHIND_AT_BEST: Duration = Duration::from_secs(1);
 /// A time that was read this long ago is read again, because no two clocks are equally fast.
 const FRESH: Duration = Duration::from_secs(60);
 /// 2026-01-01 in Unix seconds.
@@ -63,11 +61,25 @@ impl ServerClock {
         self.start.saturating_add(version)
     }
 
+    /// Counts on from what an earlier connection saw of the same life of the server.
+    ///
+    /// A server that was stopped shows the old time for a moment, on a new connection as well.
+    pub(crate) fn after(self, earlier: Option<Self>) -> Self {
+        match earlier {
+            Some(mut clock) if clock.start == self.start => {
+                clock.saw(self.last.shown, self.last.sent_at, self.last.heard_at);
+                clock
+            }
+            _ => self,
+        }
+    }
+
     /// Notes a time that the server has shown.
     pub(crate) fn saw(&mut self, shown: Duration, sent_at: BootTime, heard_at: BootTime) {
         let reading = Reading { shown, sent_at, heard_at };
-        let behind = self.at_least(heard_at).saturating_sub(shown);
-        if behind.is_zero() || (behind <= BEHIND && heard_at.since(self.best.heard_at) > FRESH) {
+        let behind = self.behind(reading);
+        let is_old = heard_at.since(self.best.heard_at) > FRESH;
+        if behind.is_zero() || (behind <= BEHIND && is_old) || self.moved_on(reading) {
             self.best = reading;
         }
         if sent_at >= self.last.sent_at {
@@ -75,33 +87,38 @@ impl ServerClock {
         }
     }
 
-    /// Begins anew with a time that the server has reported after a long silence.
-    pub(crate) fn renew(&mut self, time: u64, sent_at: BootTime, heard_at: BootTime) {
-        let reading = Reading { shown: Duration::from_secs(time), sent_at, heard_at };
-        (self.last, self.best) = (reading, reading);
-    }
-
-    /// Whether the last reading is too old to count from.
+    /// Whether it is too long ago that the clock was known to be right.
     pub(crate) fn is_stale(&self, now: BootTime) -> bool {
-        now.since(self.last.sent_at) > FRESH
+        now.since(self.last.sent_at) > FRESH || now.since(self.best.heard_at) > FRESH
     }
 
     /// The time of a command that is sent now, without a reading of its own. A span from here may
     /// be too long by the time that an answer takes, and never too short.
     pub(crate) fn estimate(&self, now: BootTime) -> Now {
-        Now { shown: self.last.shown + now.since(self.last.sent_at), pad: BEHIND }
+        Now { shown: (self.last.shown + now.since(self.last.sent_at)).max(self.at_least(now)), pad: BEHIND }
     }
 
     /// The time of a command that was sent after this one was answered, where the server showed
     /// this time.
     pub(crate) fn reading(&self, shown: Duration, sent_at: BootTime) -> Now {
-        let behind = self.at_least(sent_at).saturating_sub(shown);
-        Now { shown, pad: BEHIND.max(behind + BEHIND_AT_BEST) }
+        Now { shown, pad: self.at_least(sent_at).saturating_sub(shown) + BEHIND }
     }
 
-    /// The server's clock has come at least this far.
+    /// The server's clock has come at least this far, shown or not.
     fn at_least(&self, now: BootTime) -> Duration {
         self.best.shown + now.since(self.best.heard_at)
+    }
+
+    fn behind(&self, reading: Reading) -> Duration {
+        self.at_least(reading.heard_at).saturating_sub(reading.shown)
+    }
+
+    /// Whether the server looked at its own clock between two readings that are both behind. It did not
+    /// stand still then: the machine slept, which no clock of the server counts.
+    fn moved_on(&self, reading: Reading) -> bool {
+        self.behind(self.last) > BEHIND
+            && reading.shown > self.last.shown
+            && reading.sent_at.since(self.last.heard_at) <= BEHIND
     }
 }
 
@@ -122,7 +139,8 @@ mod tests {
         let mut clock = ServerClock::new(1_000, 10, at(5_000), at(5_001));
         for (ms, shown) in [(5_990, 1_000.0), (6_010, 1_001.0), (6_990, 1_001.0), (7_000, 1_002.0)] {
             clock.saw(secs(shown), at(ms), at(ms + 1));
-            assert_eq!(clock.reading(secs(shown), at(ms)), Now { shown: secs(shown), pad: BEHIND });
+            let pad = clock.reading(secs(shown), at(ms)).pad;
+            assert!((BEHIND..=BEHIND + secs(1.0)).contains(&pad), "{pad:?}");
         }
         assert_eq!(clock.estimate(at(8_500)).shown, secs(1_003.5));
     }
@@ -133,18 +151,47 @@ mod tests {
         clock.saw(secs(1_001.0), at(6_000), at(6_000));
         // Stopped for ten seconds, and asked before it has looked at its own clock.
         let now = clock.reading(secs(1_001.0), at(16_000));
-        assert_eq!(now.pad, secs(11.0));
-        // What was seen meanwhile is not taken for the better reading.
+        assert_eq!(now.pad, secs(10.0) + BEHIND);
+        // What was seen meanwhile is not taken for the better reading, and no span begins there.
         clock.saw(secs(1_001.0), at(16_000), at(16_000));
-        assert_eq!(clock.reading(secs(1_001.0), at(16_000)).pad, secs(11.0));
+        assert_eq!(clock.reading(secs(1_001.0), at(16_000)).pad, secs(10.0) + BEHIND);
+        assert_eq!(clock.estimate(at(16_000)), Now { shown: secs(1_011.0), pad: BEHIND });
         clock.saw(secs(1_011.0), at(16_001), at(16_001));
-        assert_eq!(clock.reading(secs(1_011.0), at(16_002)).pad, BEHIND);
+        assert_eq!(clock.reading(secs(1_011.0), at(16_001)).pad, BEHIND);
+    }
+
+    #[test]
+    fn a_new_connection_knows_that_the_clock_stood_still() {
+        let since = Duration::from_secs(EPOCH + 1_000);
+        let before = ServerClock::new(EPOCH + 1_000, 10, at(5_000), at(5_000));
+        // Asked after a long silence, on another connection, and shown the old time.
+        let clock = ServerClock::new(EPOCH + 1_000, 10, at(105_000), at(105_000)).after(Some(before));
+        assert_eq!(clock.estimate(at(105_000)).shown, since + secs(100.0));
+        assert_eq!(clock.reading(since, at(105_000)).pad, secs(100.0) + BEHIND);
+        assert!(clock.is_stale(at(105_000)), "it is asked again");
+        // Another life has another clock.
+        let restarted = ServerClock::new(EPOCH + 900, 2, at(105_000), at(105_000)).after(Some(before));
+        assert_eq!(restarted.estimate(at(105_000)).shown, Duration::from_secs(EPOCH + 900));
+    }
+
+    #[test]
+    fn a_clock_that_is_slower_is_believed_once_it_moves() {
+        let mut clock = ServerClock::new(1_000, 10, at(5_000), at(5_000));
+        // The server's machine slept for a minute and a half.
+        clock.saw(secs(1_010.0), at(105_000), at(105_000));
+        assert!(clock.is_stale(at(105_000)));
+        clock.saw(secs(1_011.0), at(105_600), at(105_600));
+        assert!(!clock.is_stale(at(105_600)));
+        assert_eq!(clock.reading(secs(1_011.0), at(105_600)).pad, BEHIND);
     }
 
     #[test]
     fn an_old_reading_is_stale() {
-        let clock = ServerClock::new(1_000, 10, at(5_000), at(5_000));
+        let mut clock = ServerClock::new(1_000, 10, at(5_000), at(5_000));
         assert!(!clock.is_stale(at(65_000)) && clock.is_stale(at(65_001)));
+        // A late reading that is a second behind, as a healthy one may be.
+        clock.saw(secs(1_060.0), at(66_000), at(66_000));
+        assert!(!clock.is_stale(at(66_000)));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tenure::{Error, ErrorKind};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::clock::ServerClock;
 use crate::link::{Answers, Failed, Link};
 use crate::list;
 use crate::options::Login;
@@ -43,6 +44,8 @@ pub(crate) struct Connection {
 struct State {
     link: Option<Arc<Link>>,
     late_until: Option<Instant>,
+    /// The server's clock, as the connections before this one saw it.
+    clock: Option<ServerClock>,
 }
 
 impl Connection {
@@ -95,7 +98,8 @@ impl Connection {
         if let Some(link) = self.present() {
             return Ok(link);
         }
-        let link = Arc::new(Link::open(&self.host, self.port, &self.login).await?);
+        let clock = self.state().clock;
+        let link = Arc::new(Link::open(&self.host, self.port, &self.login, clock).await?);
         let mut state = self.state();
         if let Some(before) = state.link.replace(Arc::clone(&link)) {
             state.note_lost(&before);
@@ -164,8 +168,9 @@ impl Connection {
 }
 
 impl State {
-    /// Commands of a closed connection without an answer may run late.
+    /// Keeps what is known by a closed connection. Its commands without an answer may run late.
     fn note_lost(&mut self, link: &Link) {
+        self.clock = Some(link.clock());
         let until = link.lost().map(|ttl| Instant::now() + ttl.min(LATE));
         self.late_until = self.late_until.max(until);
     }

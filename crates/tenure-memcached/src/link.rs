@@ -14,7 +14,7 @@ use tenure::{BootTime, Error};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::clock::ServerClock;
 use crate::options::Login;
@@ -22,6 +22,9 @@ use crate::protocol::{Commands, Expected, Parser, Reply};
 
 /// A connection that has answered anything this short a time ago is only slow.
 const SILENCE: Duration = Duration::from_millis(100);
+
+/// A timer that is overdue runs within this time, once its process has been continued.
+const TIMER: Duration = Duration::from_millis(10);
 
 /// Oldest version with all that is used here. Tested with it.
 const FLOOR: [u32; 3] = [1, 6, 18];
@@ -75,17 +78,22 @@ struct Waiting {
 }
 
 impl Link {
-    /// Connects, logs in, and reads the server's clock.
-    pub(crate) async fn open(host: &str, port: u16, login: &Login) -> Result<Self, Error> {
+    /// Connects, logs in, and reads the server's clock. `clock` is that of an earlier connection.
+    pub(crate) async fn open(host: &str, port: u16, login: &Login, clock: Option<ServerClock>) -> Result<Self, Error> {
         let stream = dial(host, port, login).await?;
         let state =
-            State { out: Vec::new(), waiting: VecDeque::new(), heard_at: Instant::now(), closed: None, lost: None, clock: None };
+            State { out: Vec::new(), waiting: VecDeque::new(), heard_at: Instant::now(), closed: None, lost: None, clock };
         let shared = Arc::new(Shared { stream, state: Mutex::new(state), more: Notify::new() });
         let theirs = Arc::clone(&shared);
         let task = tokio::spawn(async move { theirs.run().await }).abort_handle();
         let link = Self { shared, task };
         let version = link.read_clock().await.map_err(|failed| failed.error)?;
         check_version(&version)?;
+        if clock.is_none() {
+            // A server that has just been continued shows the old time until its timer has run.
+            sleep(TIMER).await;
+            link.read_clock().await.map_err(|failed| failed.error)?;
+        }
         Ok(link)
     }
 
@@ -121,10 +129,7 @@ impl Link {
             return Err(Failed { error: odd.context("asked for the server's time"), sent: false });
         };
         let (heard_at, mut state) = (BootTime::now(), self.shared.state());
-        match &mut state.clock {
-            Some(clock) => clock.renew(time, sent_at, heard_at),
-            none => *none = Some(ServerClock::new(time, uptime, sent_at, heard_at)),
-        }
+        state.clock = Some(ServerClock::new(time, uptime, sent_at, heard_at).after(state.clock));
         Ok(version)
     }
 

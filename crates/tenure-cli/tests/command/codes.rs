@@ -45,7 +45,6 @@ fn bad_input_is_one_clear_line() {
         (&["run", "-E", "256", "x", "--", "true"], 64, "256"),
         (&["run", "--label", "a\nb", "x", "--", "true"], 64, "control characters"),
         (&["run", "--store", "ftp://h", "x", "--", "true"], 64, "ftp:"),
-        (&["run", "--store", "zookeeper://h", "x", "--", "true"], 64, "cannot speak zookeeper: yet"),
         (&["run", "--store", "quorum+redis://a,b", "x", "--", "true"], 64, "an odd number of them"),
         (&["run", "--store", "quorum+redis://a,b,a", "x", "--", "true"], 64, "redis://a:6379 twice"),
         (&["admit", "--store", "redis://a"], 64, "quorum+redis://"),
@@ -342,8 +341,8 @@ fn the_page_of_the_stores_has_every_parameter() {
     let told: BTreeSet<_> = before.map(|mut words| words.next().unwrap()).collect();
     let error = tenure_redis::Options::parse("redis://h?nothing=1").unwrap_err().to_string();
     let known = error.rsplit("known are ").next().unwrap().replace(" and ", ", ");
-    // Of the file, and of tables.
-    let others = ["mode", "group", "create", "listen", "sslmode", "table"];
+    // Of the file, of tables, and of ZooKeeper.
+    let others = ["mode", "group", "create", "listen", "sslmode", "table", "acl"];
     let known: BTreeSet<_> = known.split(", ").chain(others).collect();
     assert_eq!(told, known);
 }
