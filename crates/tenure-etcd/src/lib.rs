@@ -28,11 +28,16 @@ mod connection;
 mod failure;
 mod keys;
 mod lease;
+mod list;
 mod options;
 mod proto;
 mod queue;
+mod release;
 mod renew;
+mod shared;
 mod store;
+mod take;
+mod wait;
 mod watch;
 
 pub use self::options::Options;

@@ -106,3 +106,34 @@ fn a_holder_that_stands_still_has_the_smaller_fence() {
     }
     second.release();
 }
+
+/// A leader stops for longer than the leases last, and goes on. What it thinks has ended was renewed elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_goes_on_ends_no_lease_that_was_renewed_elsewhere() {
+    const TTL: Duration = Duration::from_secs(8);
+    let etcd = EtcdCluster::of(3).start();
+    let holders = Locker::new(open(&etcd.url("a/")).await);
+    let others = Locker::new(open(&etcd.url("a/")).await);
+    for round in 0..3 {
+        let name = |at: u32| format!("{round}.{at}");
+        let mut held = Vec::new();
+        for at in 0..8 {
+            held.push(holders.mutex(name(at)).ttl(TTL).acquire().await.unwrap());
+        }
+        let waits: Vec<_> = (0..2).map(|_| tokio::spawn(others.mutex(name(0)).ttl(TTL).acquire())).collect();
+        let leader = etcd.leader();
+        etcd.stop(leader);
+        tokio::time::sleep(TTL + Duration::from_secs(3)).await;
+        etcd.cont(leader);
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert!(waits.iter().all(|waits| !waits.is_finished()), "round {round}: another holds as well");
+        for (at, guard) in held.iter().enumerate() {
+            let verified = guard.verify().await;
+            assert!(verified.is_ok(), "round {round}: lease {at} is gone: {verified:?}");
+        }
+        held.clear();
+        // Both have kept their place, or have another.
+        let served = waits.into_iter().map(async |waits| drop(waits.await.unwrap().unwrap()));
+        timeout(PATIENCE, futures_util::future::join_all(served)).await.expect("a waiter was forgotten");
+    }
+}
