@@ -275,3 +275,48 @@ async fn a_silent_connection_ends_its_watches() {
     let notice = timeout(Duration::from_secs(12), watching).await.expect("it watches a dead connection").unwrap();
     assert_eq!(notice, Some(Notice::Changed));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_database_grants_nothing_and_says_so() {
+    let etcd = EtcdCluster::of(1).quota(4 << 20).start();
+    let (store, held) = (open(&etcd.url("a/")).await, owner());
+    granted(&store, &request("x", &held)).await;
+    let filler = "x".repeat(120_000);
+    let fills = || etcd.etcdctl().args(["put", &format!("filler{}", owner()), &filler]).output().unwrap();
+    while fills().status.success() {}
+    let error = store.acquire(&request("y", &owner())).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("alarm disarm"), "{error:?}");
+    // Leases are renewed, and names are released: neither needs room.
+    assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+    assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+}
+
+/// A documented hole: revisions fall back, and fences with them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_backup_sets_fences_back() {
+    let etcd = EtcdCluster::of(1).start();
+    let store = open(&(etcd.url("a/") + "&timeout=3s")).await;
+    etcd.save("old");
+    let held = owner();
+    let mut before = None;
+    for name in ["w", "x", "y"] {
+        before = granted(&store, &request(name, &held)).await.fence;
+    }
+    etcd.restore("old");
+    let error = store.inspect(None).await;
+    assert!(error.is_err() || error.is_ok_and(|entries| entries.is_empty()));
+    assert_eq!(store.renew(&[lease("y", &held)]).await.remove(0).unwrap(), RenewReply::Gone);
+    let after = granted(&store, &request("y", &owner())).await.fence;
+    assert!(after.is_some() && after < before, "{after:?} after {before:?}");
+}
+
+#[tokio::test]
+async fn a_name_that_is_taken_is_not_granted_to_a_try() {
+    let (etcd, prefix) = (EtcdCluster::shared(), EtcdCluster::fresh_prefix());
+    let (store, other) = (open(&etcd.url(&prefix)).await, open(&etcd.url(&prefix)).await);
+    granted(&store, &request("x", &owner())).await;
+    for _ in 0..3 {
+        busy(&other, &request("x", &owner())).await;
+    }
+    assert_eq!(other.inspect(None).await.unwrap().len(), 1);
+}
