@@ -18,6 +18,7 @@ use crate::proto::{
     LeaseRevokeResponse,
 };
 use crate::shared::{Id, Seen, Shared};
+use crate::spare::Spare;
 
 /// How long a clean-up may take that nobody waits for.
 const CLEAN_UP: Duration = Duration::from_secs(2);
@@ -57,6 +58,14 @@ impl FreshLease {
     /// Asks for a lease of so many seconds. Its number is made here, so a drop before the answer can
     /// revoke it.
     pub(crate) async fn grant(shared: &Arc<Shared>, of: Id, ttl: i64, end: Instant) -> Result<Self, Error> {
+        if let Some(Spare { id, ttl, term }) = shared.spare_of(ttl) {
+            let lease = Self { shared: Arc::clone(shared), of: of.clone(), id, ttl, term, stage: Stage::Unused };
+            let kept = keep_alive(&shared.connection, &[id], end).await?;
+            // A former leader knows a lease of an earlier term.
+            if kept.left == [ttl] && term >= kept.term {
+                return Ok(lease);
+            }
+        }
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes)
             .map_err(|error| Error::unavailable(format!("the system gives no random numbers: {error}")))?;
@@ -84,7 +93,7 @@ impl FreshLease {
 
     /// A key that was written with this lease.
     pub(crate) fn seen(&self, key: Vec<u8>, modified: i64) -> Seen {
-        Seen { key, lease: self.id, ttl: self.ttl, modified }
+        Seen { key, lease: self.id, ttl: self.ttl, modified, own_term: Some(self.term) }
     }
 
     /// A write that uses it begins.
@@ -95,6 +104,13 @@ impl FreshLease {
     /// The write was answered, and was not done.
     pub(crate) fn unused(&mut self) {
         self.stage = Stage::Unused;
+    }
+
+    /// No write uses it, nor will one: the next hold may have it.
+    pub(crate) fn spare(mut self) {
+        debug_assert_eq!(self.stage, Stage::Unused);
+        self.stage = Stage::Kept;
+        self.shared.spare(Spare { id: self.id, ttl: self.ttl, term: self.term });
     }
 
     pub(crate) fn keep(mut self) {

@@ -36,6 +36,7 @@ mod queue;
 mod release;
 mod renew;
 mod shared;
+mod spare;
 mod store;
 mod take;
 mod wait;

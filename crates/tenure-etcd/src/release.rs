@@ -12,6 +12,7 @@ use crate::lease::{FreshLease, revoke_later};
 use crate::proto::{Compare, DeleteRangeRequest, Op, PutRequest};
 use crate::queue::{Queue, Slot};
 use crate::shared::{Id, Seen};
+use crate::spare::Spare;
 use crate::store::EtcdStore;
 
 impl EtcdStore {
@@ -21,7 +22,10 @@ impl EtcdStore {
         let compare = vec![Compare::is_unchanged(&seen.key, seen.modified)];
         match self.shared.transact(compare, vec![Op::Delete(delete)], &[name], end).await? {
             Ok(_) => {
-                revoke_later(&self.shared.connection, seen.lease);
+                match seen.own_term {
+                    Some(term) => self.shared.spare(Spare { id: seen.lease, ttl: seen.ttl, term }),
+                    None => revoke_later(&self.shared.connection, seen.lease),
+                }
                 Ok(Ok(()))
             }
             Err(queues) => queues.into_iter().next().map(Err).ok_or_else(|| unexpected("it has no range")),

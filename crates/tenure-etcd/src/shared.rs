@@ -16,6 +16,7 @@ use crate::keys::{Layout, State, seconds, span};
 use crate::lease::{FreshLease, Unanswered, left, revoke_later};
 use crate::proto::{Compare, Header, Op, PutRequest, RANGE, RangeRequest, RangeResponse, TXN, TxnRequest, TxnResponse};
 use crate::queue::{Queue, Slot, fence};
+use crate::spare::{Spare, Spares};
 use crate::watch::Waits;
 
 /// Remembered keys. One that was forgotten costs a read.
@@ -31,6 +32,7 @@ pub(crate) struct Shared {
     seen_keys: Mutex<HashMap<Id, Seen>>,
     pub(crate) waits: Waits,
     pub(crate) unanswered: Unanswered,
+    spares: Spares,
     /// The latest term of the members that an answer has named.
     term: AtomicU64,
     /// The shortest ttl that the server grants, in seconds, once a shorter one was asked for.
@@ -45,11 +47,13 @@ pub(crate) struct Seen {
     /// Granted ttl of the lease, in seconds.
     pub(crate) ttl: i64,
     pub(crate) modified: i64,
+    /// The term of a lease that this process was granted, and with which it has written the key.
+    pub(crate) own_term: Option<u64>,
 }
 
 impl From<&Slot> for Seen {
     fn from(slot: &Slot) -> Self {
-        Self { key: slot.key.clone(), lease: slot.own_lease(), ttl: slot.value.ttl, modified: slot.modified }
+        Self { key: slot.key.clone(), lease: slot.own_lease(), ttl: slot.value.ttl, modified: slot.modified, own_term: None }
     }
 }
 
@@ -61,6 +65,7 @@ impl Shared {
             seen_keys: Mutex::default(),
             waits: Waits::default(),
             unanswered: Unanswered::default(),
+            spares: Spares::default(),
             term: AtomicU64::new(0),
             shortest: AtomicI64::new(0),
         }
@@ -73,6 +78,17 @@ impl Shared {
 
     pub(crate) fn term(&self) -> u64 {
         self.term.load(Ordering::Relaxed)
+    }
+
+    /// Keeps a lease that has no key, or ends it.
+    pub(crate) fn spare(&self, spare: Spare) {
+        if !self.spares.put(spare) {
+            revoke_later(&self.connection, spare.id);
+        }
+    }
+
+    pub(crate) fn spare_of(&self, ttl: i64) -> Option<Spare> {
+        self.spares.take(ttl.max(self.shortest.load(Ordering::Relaxed)))
     }
 
     /// Notes that the server has made a ttl longer.

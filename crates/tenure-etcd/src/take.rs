@@ -66,7 +66,10 @@ impl EtcdStore {
                     None if queue.has_room_for(request.share) && queue.slots.iter().all(|slot| slot.key != keys[at]) => {
                         Plan::New { after: queue.revision }
                     }
-                    None => return Ok(Err(queues)),
+                    None => {
+                        leases.into_iter().for_each(FreshLease::spare);
+                        return Ok(Err(queues));
+                    }
                 };
                 // A lease does not get shorter.
                 if let Some(slot) = own
