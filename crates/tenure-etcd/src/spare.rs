@@ -2,7 +2,7 @@
 //!
 //! A lease is granted and revoked by writes of all members; one that is kept costs neither. Only a lease whose
 //! every write was answered is kept, and only after this process has deleted its key as it had written it:
-//! whoever else ends a lease has changed the key before.
+//! another client that ends the lease has changed the key before.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

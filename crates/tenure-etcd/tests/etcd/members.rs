@@ -113,8 +113,8 @@ fn a_holder_that_stands_still_has_the_smaller_fence() {
 /// Then it asks for others, as a follower whose wishes reach the leader.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_goes_on_ends_no_lease_that_was_renewed_elsewhere() {
-    const TTL: Duration = Duration::from_secs(4);
-    const MANY: u32 = 48;
+    const TTL: Duration = Duration::from_secs(6);
+    const MANY: u32 = 24;
     let etcd = EtcdCluster::of(3).election(Duration::from_millis(300)).start();
     let holders = Locker::new(open(&etcd.url("a/")).await);
     let others = Locker::new(open(&etcd.url("a/")).await);
