@@ -123,7 +123,7 @@ impl Shared {
         if answer.succeeded {
             return Ok(Ok(answer.revision()));
         }
-        let header = answer.header.clone().unwrap_or_default();
+        let header = answer.header.unwrap_or_default();
         // The ranges of a transaction have no header of their own.
         let queue = |(name, range): (&&Name, RangeResponse)| {
             let kvs = range.kvs.into_iter().filter(|kv| self.layout.is_of(name, &kv.key));

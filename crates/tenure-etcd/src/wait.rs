@@ -46,7 +46,7 @@ impl EtcdStore {
             lease.unused();
         }
         self.shared.saw(answer.header.as_ref());
-        let (joined, revision, header) = (answer.succeeded, answer.revision(), answer.header.clone().unwrap_or_default());
+        let (joined, revision, header) = (answer.succeeded, answer.revision(), answer.header.unwrap_or_default());
         let range = answer.ranges().next().ok_or_else(|| unexpected("it has no range"))?;
         let queue = Queue::new(&header, range.kvs.into_iter().filter(|kv| layout.is_of(name, &kv.key)));
         if !joined {
