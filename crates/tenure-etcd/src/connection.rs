@@ -235,6 +235,11 @@ impl Connection {
         Ok(Some(token))
     }
 
+    /// Number of the latest connection.
+    pub(crate) fn number(&self) -> u64 {
+        self.state().made
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

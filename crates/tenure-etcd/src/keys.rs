@@ -91,6 +91,9 @@ pub(crate) struct Value {
     pub(crate) share: Share,
     /// Granted ttl of the key's lease, in seconds.
     pub(crate) ttl: i64,
+    /// Term of the members when the lease was granted, or an earlier one. Leaders of later terms know the
+    /// lease as well.
+    pub(crate) term: u64,
     pub(crate) owner: Owner,
 }
 
@@ -101,8 +104,8 @@ impl Value {
             State::Joined => "joined",
             State::Lingers => "lingers",
         };
-        let (share, ttl, owner) = (self.share, self.ttl, &self.owner);
-        format!("{HEAD}\t{state}\t{}\t{}\t{ttl}\t{owner}", share.weight(), share.capacity()).into_bytes()
+        let Self { share, ttl, term, owner, .. } = self;
+        format!("{HEAD}\t{state}\t{}\t{}\t{ttl}\t{term}\t{owner}", share.weight(), share.capacity()).into_bytes()
     }
 
     /// `None` for a value that is another client's.
@@ -116,7 +119,8 @@ impl Value {
             _ => return None,
         };
         let share = Share::from_parts(fields.next()?.parse().ok()?, fields.next()?.parse().ok()?)?;
-        Some(Self { state, share, ttl: fields.next()?.parse().ok()?, owner: fields.next()?.parse().ok()? })
+        let (ttl, term) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        Some(Self { state, share, ttl, term, owner: fields.next()?.parse().ok()? })
     }
 }
 
@@ -161,11 +165,11 @@ mod tests {
     fn a_value_reads_back() {
         for (state, share) in [(State::Holds, Share::MUTEX), (State::Joined, Share::WRITE), (State::Lingers, Share::READ)] {
             for owner in [Owner::generate("me").unwrap(), Owner::from_bytes(&b"a\tb\n\xff"[..])] {
-                let value = Value { state, share, ttl: 30, owner };
+                let value = Value { state, share, ttl: 30, term: 7, owner };
                 assert_eq!(Value::read(&value.write()), Some(value));
             }
         }
-        for other in [&b""[..], b"x", b"tenure:1", b"tenure:1\tholds\t2\t1\t3\tx", b"\xff"] {
+        for other in [&b""[..], b"x", b"tenure:1", b"tenure:1\tholds\t2\t1\t3\t1\tx", b"\xff"] {
             assert_eq!(Value::read(other), None, "{other:?}");
         }
     }

@@ -5,19 +5,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use tenure::Error;
+use tenure::{Error, Owner, Share};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 use tonic::Code;
 
 use crate::connection::Connection;
 use crate::failure::{Failed, unexpected};
-use crate::keys::span;
+use crate::keys::{State, Value, span};
 use crate::proto::{
     LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_REVOKE, LEASE_TIME_TO_LIVE, LeaseGrantRequest, LeaseGrantResponse, LeaseId, LeaseLeft,
     LeaseRevokeResponse,
 };
-use crate::store::{Id, Shared};
+use crate::shared::{Id, Seen, Shared};
+use crate::spare::Spare;
 
 /// How long a clean-up may take that nobody waits for.
 const CLEAN_UP: Duration = Duration::from_secs(2);
@@ -38,6 +39,8 @@ pub(crate) struct FreshLease {
     pub(crate) id: i64,
     /// Ttl that the server has granted, in seconds.
     pub(crate) ttl: i64,
+    /// Term of the members when it was granted, or an earlier one.
+    term: u64,
     stage: Stage,
 }
 
@@ -55,18 +58,42 @@ impl FreshLease {
     /// Asks for a lease of so many seconds. Its number is made here, so a drop before the answer can
     /// revoke it.
     pub(crate) async fn grant(shared: &Arc<Shared>, of: Id, ttl: i64, end: Instant) -> Result<Self, Error> {
+        if let Some(Spare { id, ttl, term }) = shared.spare_of(ttl) {
+            let lease = Self { shared: Arc::clone(shared), of: of.clone(), id, ttl, term, stage: Stage::Unused };
+            let kept = keep_alive(&shared.connection, &[id], end).await?;
+            // A former leader knows a lease of an earlier term.
+            if kept.left == [ttl] && term >= kept.term {
+                return Ok(lease);
+            }
+        }
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes)
             .map_err(|error| Error::unavailable(format!("the system gives no random numbers: {error}")))?;
         let id = (i64::from_be_bytes(bytes) & i64::MAX) | 1;
-        let mut lease = Self { shared: Arc::clone(shared), of, id, ttl, stage: Stage::Unused };
+        // Known before the request leaves: the lease is not in the state of any earlier leader.
+        let mut lease = Self { shared: Arc::clone(shared), of, id, ttl, term: shared.term(), stage: Stage::Unused };
         let request = LeaseGrantRequest { ttl, id };
         let answer: LeaseGrantResponse = shared.connection.call(LEASE_GRANT, request, end).await?;
         if answer.id != id || answer.ttl < 1 {
             return Err(unexpected("it is about another lease"));
         }
+        if answer.ttl > ttl {
+            shared.lengthened(answer.ttl);
+        }
         lease.ttl = answer.ttl;
+        // A member that was cut off may have named a term that nobody else has reached.
+        lease.term = lease.term.min(answer.header.map_or(0, |header| header.raft_term));
         Ok(lease)
+    }
+
+    /// The value of a key with this lease.
+    pub(crate) fn value(&self, state: State, share: Share, owner: &Owner) -> Value {
+        Value { state, share, ttl: self.ttl, term: self.term, owner: owner.clone() }
+    }
+
+    /// A key that was written with this lease.
+    pub(crate) fn seen(&self, key: Vec<u8>, modified: i64) -> Seen {
+        Seen { key, lease: self.id, ttl: self.ttl, modified, own_term: Some(self.term) }
     }
 
     /// A write that uses it begins.
@@ -77,6 +104,13 @@ impl FreshLease {
     /// The write was answered, and was not done.
     pub(crate) fn unused(&mut self) {
         self.stage = Stage::Unused;
+    }
+
+    /// No write uses it, nor will one: the next hold may have it.
+    pub(crate) fn spare(mut self) {
+        debug_assert_eq!(self.stage, Stage::Unused);
+        self.stage = Stage::Kept;
+        self.shared.spare(Spare { id: self.id, ttl: self.ttl, term: self.term });
     }
 
     pub(crate) fn keep(mut self) {
@@ -153,31 +187,60 @@ pub(crate) fn revoke_later(connection: &Arc<Connection>, id: i64) {
     }
 }
 
-/// Renews leases to their granted ttl. The answers are the new ttls, in the order of the leases; 0 for
-/// one that has ended.
-pub(crate) async fn keep_alive(connection: &Connection, ids: &[i64], end: Instant) -> Result<Vec<i64>, Error> {
+/// Answer to a renewal.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// The new ttls, in the order of the leases; 0 for one that has ended.
+    pub(crate) left: Vec<i64>,
+    /// Term of the leader that has renewed them, or a later one.
+    pub(crate) term: u64,
+}
+
+impl Kept {
+    /// Whether the one lease has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.left == [0]
+    }
+}
+
+/// Renews leases to their granted ttl.
+///
+/// It binds the leader that renews, and those after it. A leader of an earlier term knows nothing of it, and
+/// may yet end a lease that was granted in its time.
+pub(crate) async fn keep_alive(connection: &Connection, ids: &[i64], end: Instant) -> Result<Kept, Error> {
+    let mut kept = Kept::default();
     if ids.is_empty() {
-        return Ok(Vec::new());
+        return Ok(kept);
     }
     let requests = ids.iter().map(|id| LeaseId { id: *id }).collect();
     let mut answers = connection.stream::<LeaseId, LeaseLeft>(LEASE_KEEP_ALIVE, requests, false, end).await?;
-    let mut left = Vec::with_capacity(ids.len());
     let silent = |_| Error::unreachable("etcd did not renew in time").maybe_applied();
-    while left.len() < ids.len() {
+    while kept.left.len() < ids.len() {
         match timeout_at(end, answers.next()).await.map_err(silent)? {
-            Some(Ok(answer)) if answer.id == ids[left.len()] => left.push(answer.ttl),
+            Some(Ok(answer)) if answer.id == ids[kept.left.len()] => {
+                kept.left.push(answer.ttl);
+                kept.term = kept.term.max(answer.header.map_or(0, |header| header.raft_term));
+            }
             Some(Ok(_)) => return Err(unexpected("it renews another lease")),
             Some(Err(status)) => return Err(Failed::of(&status, &connection.to_string()).into()),
             None => return Err(Error::unreachable("etcd did not renew to the end").maybe_applied()),
         }
     }
-    Ok(left)
+    Ok(kept)
 }
 
 /// Returns the time that a lease has left, at most. `None` if it has ended.
 pub(crate) async fn left(connection: &Connection, id: i64, end: Instant) -> Result<Option<Duration>, Error> {
-    let answer: LeaseLeft = connection.call(LEASE_TIME_TO_LIVE, LeaseId { id }, end).await?;
-    let LeaseLeft { ttl, granted_ttl, .. } = answer;
+    let answer = ask(connection, id, end).await?;
     // Whole seconds, rounded down.
-    Ok(u64::try_from(ttl).ok().map(|_| span((ttl + 1).min(granted_ttl.max(1)))))
+    Ok(u64::try_from(answer.ttl).ok().map(|_| span((answer.ttl + 1).min(answer.granted_ttl.max(1)))))
+}
+
+/// Returns the seconds that a lease has left, at least. `None` if it has ended.
+pub(crate) async fn left_at_least(connection: &Connection, id: i64, end: Instant) -> Result<Option<i64>, Error> {
+    Ok(Some(ask(connection, id, end).await?.ttl).filter(|ttl| *ttl >= 0))
+}
+
+async fn ask(connection: &Connection, id: i64, end: Instant) -> Result<LeaseLeft, Error> {
+    connection.call(LEASE_TIME_TO_LIVE, LeaseId { id }, end).await.map_err(Into::into)
 }

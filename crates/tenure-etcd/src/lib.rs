@@ -18,7 +18,8 @@
 //! # Fences
 //! The fence is a revision of etcd, so it rises with each write. A hold is confirmed by a write to the
 //! key, or begins with the deletion of the key in front. `ETCD_LOCK_REV` of `etcdctl lock` is a revision
-//! as well: both may be compared at one resource.
+//! as well, and a fence is 1024 times one. A resource that both kinds of clients write to compares
+//! `TENURE_FENCE / 1024` with it.
 //!
 //! # Ttl
 //! etcd counts in whole seconds, and keeps no lease for less than one and a half election timeouts: 2 s by
@@ -28,11 +29,17 @@ mod connection;
 mod failure;
 mod keys;
 mod lease;
+mod list;
 mod options;
 mod proto;
 mod queue;
+mod release;
 mod renew;
+mod shared;
+mod spare;
 mod store;
+mod take;
+mod wait;
 mod watch;
 
 pub use self::options::Options;

@@ -14,6 +14,9 @@ use crate::keys::Layout;
 use crate::store::EtcdStore;
 
 const PORT: u16 = 2379;
+/// How often a connection with a watch is asked whether it lives. etcd allows one ping in 5 s.
+const PING: Duration = Duration::from_secs(6);
+const PONG: Duration = Duration::from_secs(2);
 const FORMS: &str = "etcd://host:2379,host:2379/prefix";
 const KNOWN: [&str; 7] = ["timeout", "poll_interval", "prefix", "tls", "ca", "cert", "key"];
 
@@ -185,6 +188,8 @@ impl Options {
         let bad = |error: tonic::transport::Error| Error::invalid(format!("{host} is no host of etcd")).with_source(error);
         let mut endpoint = Endpoint::from_shared(format!("{scheme}://{host}")).map_err(bad)?;
         endpoint = endpoint.tcp_nodelay(true).connect_timeout(FIRST_CONTACT);
+        // A watch has no timeout of its own. A connection without calls is left alone: etcd ends one that pings.
+        endpoint = endpoint.http2_keep_alive_interval(PING).keep_alive_timeout(PONG);
         if self.tls {
             let mut tls = ClientTlsConfig::new();
             tls = match &self.ca {

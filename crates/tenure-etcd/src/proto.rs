@@ -24,10 +24,13 @@ pub(crate) const DELETE: i32 = 1;
 const ASCEND: i32 = 1;
 const BY_CREATE: i32 = 2;
 
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct Header {
     #[prost(int64, tag = "3")]
     pub(crate) revision: i64,
+    /// Term of the member that answers.
+    #[prost(uint64, tag = "4")]
+    pub(crate) raft_term: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -185,6 +188,8 @@ pub(crate) struct LeaseGrantRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct LeaseGrantResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<Header>,
     #[prost(int64, tag = "2")]
     pub(crate) id: i64,
     #[prost(int64, tag = "3")]
@@ -202,6 +207,8 @@ pub(crate) struct LeaseRevokeResponse {}
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct LeaseLeft {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<Header>,
     #[prost(int64, tag = "2")]
     pub(crate) id: i64,
     /// 0 of a renewal, and -1 of a question: it has ended.

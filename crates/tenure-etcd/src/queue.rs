@@ -4,7 +4,7 @@ use tenure::store::Request;
 use tenure::{Entry, Error, Fence, Holder, Name, Owner, Queued, Share};
 
 use crate::keys::{Layout, State, Value};
-use crate::proto::{KeyValue, RangeResponse};
+use crate::proto::{Header, KeyValue, RangeResponse};
 
 /// A key in the queue.
 #[derive(Clone, Debug)]
@@ -22,9 +22,14 @@ impl Slot {
         let KeyValue { key, value, lease, mod_revision, .. } = kv;
         let value = Value::read(&value).unwrap_or_else(|| {
             let owner = Owner::from_bytes(key.clone());
-            Value { state: State::Joined, share: Share::MUTEX, ttl: 0, owner }
+            Value { state: State::Joined, share: Share::MUTEX, ttl: 0, term: 0, owner }
         });
         Self { key, value, lease, modified: mod_revision }
+    }
+
+    /// The lease that goes with the key. 0 for another client's: its session may have other keys.
+    pub(crate) fn own_lease(&self) -> i64 {
+        if self.value.ttl == 0 { 0 } else { self.lease }
     }
 
     pub(crate) fn owner(&self) -> &Owner {
@@ -47,6 +52,8 @@ impl Slot {
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
     pub(crate) revision: i64,
+    /// Term of the members, as the answer has it.
+    pub(crate) term: u64,
     pub(crate) slots: Vec<Slot>,
     /// Number of slots at the front that hold.
     held: usize,
@@ -56,14 +63,15 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(crate) fn read(range: RangeResponse, layout: &Layout, name: &Name) -> Self {
-        let revision = range.header.as_ref().map_or(0, |header| header.revision);
+        let header = range.header.unwrap_or_default();
         let kvs = range.kvs.into_iter().filter(|kv| layout.is_of(name, &kv.key));
-        Self::new(revision, kvs)
+        Self::new(&header, kvs)
     }
 
     /// Of the keys of one name, in the order in which they were made.
-    pub(crate) fn new(revision: i64, kvs: impl Iterator<Item = KeyValue>) -> Self {
-        let mut queue = Self { revision, slots: kvs.map(Slot::new).collect(), held: 0, taken: 0 };
+    pub(crate) fn new(header: &Header, kvs: impl Iterator<Item = KeyValue>) -> Self {
+        let &Header { revision, raft_term: term } = header;
+        let mut queue = Self { revision, term, slots: kvs.map(Slot::new).collect(), held: 0, taken: 0 };
         while let Some(next) = queue.slots.get(queue.held)
             && queue.fits(next.value.share)
         {
@@ -148,11 +156,12 @@ mod tests {
             create_revision: i,
             mod_revision: i,
             value: share.map_or_else(Vec::new, |share| {
-                Value { state: State::Joined, share, ttl: 2, owner: Owner::from_bytes(i.to_string().into_bytes()) }.write()
+                Value { state: State::Joined, share, ttl: 2, term: 1, owner: Owner::from_bytes(i.to_string().into_bytes()) }
+                    .write()
             }),
             lease: i,
         };
-        Queue::new(9, (1..).zip(shares).map(kv))
+        Queue::new(&Header { revision: 9, raft_term: 1 }, (1..).zip(shares).map(kv))
     }
 
     #[test]

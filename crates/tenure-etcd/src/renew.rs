@@ -9,9 +9,10 @@ use tenure::{Error, Lease};
 use tokio::time::Instant;
 
 use crate::keys::{State, Value, seconds};
-use crate::lease::keep_alive;
+use crate::lease::{keep_alive, left_at_least};
 use crate::proto::{KeyValue, Op, RangeRequest, TXN, TxnRequest, TxnResponse};
-use crate::store::{Seen, Shared};
+use crate::queue::Slot;
+use crate::shared::{Seen, Shared};
 
 /// Leases of one batch: etcd allows 128 reads in a transaction.
 pub(crate) const AT_ONCE: usize = 120;
@@ -20,10 +21,14 @@ const LOOKS: usize = 16;
 
 /// Renews a batch. A lease that is not as it was last seen is looked for.
 pub(crate) async fn all(shared: &Arc<Shared>, leases: &[Lease], end: Instant) -> Vec<Result<RenewReply, Error>> {
-    let seen_keys: Vec<Option<Seen>> =
-        leases.iter().map(|lease| shared.seen(&(lease.name.clone(), lease.owner.clone()))).collect();
+    // A lease that is too long is not renewed, but replaced when it has run down.
+    let fits = |lease: &Lease, seen: &Seen| seen.ttl <= shared.seconds(lease.ttl);
+    let seen = |lease: &Lease| shared.seen(&(lease.name.clone(), lease.owner.clone())).filter(|seen| fits(lease, seen));
+    let seen_keys: Vec<Option<Seen>> = leases.iter().map(seen).collect();
     let known = match known(shared, leases, &seen_keys, end).await {
         Ok(known) => known,
+        // It may be about one of them: each is asked for by itself.
+        Err(error) if !error.is_transient() && leases.len() > 1 => vec![false; leases.len()],
         Err(error) => return leases.iter().map(|_| Err(error.clone())).collect(),
     };
     let mut each: Vec<BoxFuture<'_, Result<RenewReply, Error>>> = Vec::with_capacity(leases.len());
@@ -44,49 +49,71 @@ async fn known(shared: &Arc<Shared>, leases: &[Lease], seen_keys: &[Option<Seen>
     let transaction = TxnRequest { success: reads, ..TxnRequest::default() };
     let look = async {
         let answer: TxnResponse = shared.connection.call(TXN, transaction, end).await?;
-        Ok::<_, Error>(answer.ranges().map(|range| range.kvs.into_iter().next()).collect::<Vec<_>>())
+        shared.saw(answer.header.as_ref());
+        let term = answer.header.map_or(0, |header| header.raft_term);
+        Ok::<_, Error>((term, answer.ranges().map(|range| range.kvs.into_iter().next()).collect::<Vec<_>>()))
     };
-    let (kept, found) = try_join(keep_alive(&shared.connection, &ids, end), look).await?;
-    let mut answers = kept.into_iter().zip(found);
+    let (kept, (term, found)) = try_join(keep_alive(&shared.connection, &ids, end), look).await?;
+    let term = term.max(kept.term);
+    let mut answers = kept.left.into_iter().zip(found);
     let renewed = leases.iter().zip(seen_keys).map(|(lease, seen)| {
         let Some((seen, (ttl, kv))) = seen.as_ref().and_then(|seen| Some((seen, answers.next()?))) else { return false };
-        ttl > 0 && kv.is_some_and(|kv| is_held(&kv, seen, lease))
+        ttl > 0 && kv.is_some_and(|kv| is_held(&kv, seen, lease, term))
     });
     Ok(renewed.collect())
 }
 
-/// Whether a key is this lease's, confirmed, and its lease is long enough.
-fn is_held(kv: &KeyValue, seen: &Seen, lease: &Lease) -> bool {
-    let value = Value::read(&kv.value);
-    kv.lease == seen.lease
-        && value.is_some_and(|value| value.owner == lease.owner && value.state == State::Holds && value.ttl >= seconds(lease.ttl))
+/// Whether a key is this lease's, confirmed, and its lease is long enough and not of an earlier term.
+fn is_held(kv: &KeyValue, seen: &Seen, lease: &Lease, term: u64) -> bool {
+    let is_whole = |value: &Value| value.ttl >= seconds(lease.ttl) && value.term >= term;
+    let is_ours = |value: &Value| value.owner == lease.owner && value.state == State::Holds;
+    kv.lease == seen.lease && Value::read(&kv.value).is_some_and(|value| is_ours(&value) && is_whole(&value))
 }
 
-/// Looks for a lease, and renews it: by a longer one if need be.
+/// Looks for a lease, and renews it: by another one if need be.
 async fn one(shared: &Arc<Shared>, lease: &Lease, end: Instant) -> Result<RenewReply, Error> {
     let id = (lease.name.clone(), lease.owner.clone());
     let mut queue = shared.queue(&lease.name, end).await?;
     loop {
-        let Some(slot) = queue.held_by(&lease.owner).filter(|slot| slot.value.state != State::Lingers) else {
+        // Another client's is none of ours.
+        let is_ours = |slot: &&Slot| slot.value.state != State::Lingers && slot.own_lease() != 0;
+        let Some(slot) = queue.held_by(&lease.owner).filter(is_ours).cloned() else {
             shared.forget(&id);
             return Ok(RenewReply::Gone);
         };
-        if slot.value.state == State::Holds && slot.value.ttl >= seconds(lease.ttl) {
-            if keep_alive(&shared.connection, &[slot.lease], end).await? == [0] {
-                shared.forget(&id);
-                return Ok(RenewReply::Gone);
+        match kept(shared, lease, &slot, queue.term, end).await? {
+            Some(RenewReply::Renewed) => {
+                shared.remember(id, Seen::from(&slot));
+                return Ok(RenewReply::Renewed);
             }
-            shared.remember(id, Seen::from(slot));
-            return Ok(RenewReply::Renewed);
+            Some(reply) => {
+                shared.forget(&id);
+                return Ok(reply);
+            }
+            None => {}
         }
-        // It was served and comes for it now, or wants to stay longer. Another client's is none of ours.
-        if slot.value.ttl == 0 {
-            return Ok(RenewReply::Gone);
-        }
-        let (slot, share) = (slot.clone(), slot.value.share);
-        match shared.confirm(&lease.name, &slot, (&lease.owner, share), lease.ttl, end).await? {
+        match shared.confirm(&lease.name, &slot, (&lease.owner, slot.value.share), lease.ttl, end).await? {
             Ok(_) => return Ok(RenewReply::Renewed),
             Err(changed) => queue = changed,
         }
     }
+}
+
+/// Renews a lease as it is. `None` if the key needs another one.
+async fn kept(shared: &Shared, lease: &Lease, slot: &Slot, term: u64, end: Instant) -> Result<Option<RenewReply>, Error> {
+    let wanted = shared.seconds(lease.ttl);
+    // Served, and not confirmed; or wanted for longer; or known to an earlier leader, who may yet end it.
+    if slot.value.state != State::Holds || slot.value.ttl < seconds(lease.ttl) || slot.value.term < term {
+        return Ok(None);
+    }
+    if slot.value.ttl > wanted {
+        // Renewed, it would outlive its holder by that ttl.
+        let left = left_at_least(&shared.connection, slot.lease, end).await?;
+        return Ok(left.map_or(Some(RenewReply::Gone), |left| (left >= wanted).then_some(RenewReply::Renewed)));
+    }
+    let kept = keep_alive(&shared.connection, &[slot.lease], end).await?;
+    if kept.has_ended() {
+        return Ok(Some(RenewReply::Gone));
+    }
+    Ok((slot.value.term >= kept.term).then_some(RenewReply::Renewed))
 }

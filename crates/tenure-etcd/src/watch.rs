@@ -16,7 +16,7 @@ use crate::failure::{Failed, unexpected};
 use crate::keys::KeyRange;
 use crate::proto::{DELETE, Event, WATCH, WatchCreateRequest, WatchRequest, WatchResponse};
 use crate::queue::{Queue, fence};
-use crate::store::{Id, Shared};
+use crate::shared::{Id, Shared};
 
 /// How long a read behind a notice may take. The next heartbeat asks as well.
 const LOOK: Duration = Duration::from_secs(1);
@@ -37,15 +37,17 @@ pub(crate) struct Before {
     /// It has to wait until all in front of it have gone.
     exclusive: bool,
     handoff_ttl: Duration,
+    /// Number of the connection of that answer. A watch on an earlier one may be dead.
+    connection: u64,
 }
 
 impl Before {
     /// `None` if the owner does not wait there.
-    pub(crate) fn new(queue: &Queue, owner: &Owner, handoff_ttl: Duration) -> Option<Self> {
+    pub(crate) fn new(queue: &Queue, owner: &Owner, handoff_ttl: Duration, connection: u64) -> Option<Self> {
         let at = queue.position(owner)?;
         let last = queue.slots.get(at.checked_sub(1)?)?.key.clone();
         let exclusive = queue.slots.get(at)?.value.share.is_exclusive();
-        Some(Self { revision: queue.revision, last, alone: at == 1, exclusive, handoff_ttl })
+        Some(Self { revision: queue.revision, last, alone: at == 1, exclusive, handoff_ttl, connection })
     }
 }
 
@@ -135,7 +137,9 @@ impl Waiter {
         loop {
             let latest = self.answers.borrow_and_update().clone();
             match (latest, &mut self.watched) {
-                (Some(latest), Some((before, _))) if latest.last == before.last => *before = latest,
+                (Some(latest), Some((before, _))) if latest.last == before.last && latest.connection == before.connection => {
+                    *before = latest;
+                }
                 (Some(latest), _) => self.watched = self.open(latest).await,
                 (None, _) => {}
             }
@@ -194,7 +198,7 @@ impl Waiter {
         if queue.held_by(&self.id.1).is_some() {
             return Some(self.granted(before, queue.revision));
         }
-        match Before::new(&queue, &self.id.1, before.handoff_ttl) {
+        match Before::new(&queue, &self.id.1, before.handoff_ttl, before.connection) {
             // Its own events are not news.
             Some(latest) if latest.last == before.last => None,
             Some(latest) => {

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use crate::guardian;
 use crate::process::{Signal, Spawned, free_port};
+use crate::proxy::Proxy;
 use crate::tls::Certificates;
 
 const START: Duration = Duration::from_secs(60);
@@ -20,9 +21,36 @@ const START: Duration = Duration::from_secs(60);
 pub struct Builder {
     members: usize,
     certificates: Option<[std::path::PathBuf; 3]>,
+    options: Vec<String>,
+    has_links: bool,
 }
 
 impl Builder {
+    /// Has a new leader elected when the present one was silent for so long. The shortest lease is one and a half of it.
+    #[must_use]
+    pub fn election(self, timeout: Duration) -> Self {
+        let timeout = timeout.as_millis();
+        self.option(format!("--election-timeout={timeout}")).option(format!("--heartbeat-interval={}", (timeout / 10).max(1)))
+    }
+
+    /// Has room for so many bytes.
+    #[must_use]
+    pub fn quota(self, bytes: u64) -> Self {
+        self.option(format!("--quota-backend-bytes={bytes}"))
+    }
+
+    fn option(mut self, option: String) -> Self {
+        self.options.push(option);
+        self
+    }
+
+    /// Puts a proxy in front of each member, for the other members: [`EtcdCluster::link`].
+    #[must_use]
+    pub fn links(mut self) -> Self {
+        self.has_links = true;
+        self
+    }
+
     /// Takes connections with TLS alone, of clients with a certificate.
     #[must_use]
     pub fn tls(mut self, certificates: &Certificates) -> Self {
@@ -37,7 +65,10 @@ impl Builder {
             let dir = TempDir::with_prefix("etcd-").expect("a temporary directory can be made");
             let ports = (0..self.members.max(1)).map(|_| [free_port(), free_port()]).collect::<Vec<_>>();
             let processes = ports.iter().map(|_| Mutex::default()).collect();
-            let cluster = EtcdCluster { dir, ports, processes, certificates: self.certificates.clone() };
+            let link = |[_, peer]: &[u16; 2]| Proxy::start_opaque((Ipv4Addr::LOCALHOST, *peer).into());
+            let links = ports.iter().filter(|_| self.has_links).map(link).collect();
+            let (certificates, options) = (self.certificates.clone(), self.options.clone());
+            let cluster = EtcdCluster { dir, ports, links, processes, certificates, options };
             if cluster.launch_all() {
                 return cluster;
             }
@@ -51,14 +82,17 @@ pub struct EtcdCluster {
     dir: TempDir,
     /// Of each member: for clients, and for other members.
     ports: Vec<[u16; 2]>,
+    /// In front of each member, for the others.
+    links: Vec<Proxy>,
     processes: Vec<Mutex<Option<Spawned>>>,
     certificates: Option<[std::path::PathBuf; 3]>,
+    options: Vec<String>,
 }
 
 impl EtcdCluster {
     /// One with settings of its own.
     pub fn of(members: usize) -> Builder {
-        Builder { members, certificates: None }
+        Builder { members, ..Builder::default() }
     }
 
     /// The one that all tests of this process share, for those that do not harm it. It has one member, and ends with the process.
@@ -76,6 +110,33 @@ impl EtcdCluster {
     /// Where a member listens.
     pub fn addr(&self, member: usize) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.ports[member][0]).into()
+    }
+
+    /// The way of the other members to this one.
+    pub fn link(&self, member: usize) -> &Proxy {
+        &self.links[member]
+    }
+
+    /// Where the other members find this one.
+    fn peer(&self, member: usize) -> SocketAddr {
+        self.links.get(member).map_or((Ipv4Addr::LOCALHOST, self.ports[member][1]).into(), Proxy::addr)
+    }
+
+    /// Writes a snapshot of the data to a file of this name, in the directory of the cluster.
+    pub fn save(&self, name: &str) {
+        self.ctl(&["snapshot", "save", &self.dir.path().join(name).display().to_string()]);
+    }
+
+    /// Replaces the data of the one member by a snapshot, and starts it.
+    pub fn restore(&self, name: &str) {
+        self.kill(0);
+        let data = self.dir.path().join("data0");
+        fs::remove_dir_all(&data).expect("the server's data can be removed");
+        let peer = format!("http://{}", self.peer(0));
+        let (snapshot, data) = (self.dir.path().join(name).display().to_string(), data.display().to_string());
+        let (cluster, peers) = (format!("--initial-cluster=m0={peer}"), format!("--initial-advertise-peer-urls={peer}"));
+        self.ctl(&["snapshot", "restore", &snapshot, "--name=m0", &format!("--data-dir={data}"), &cluster, &peers]);
+        self.restart(0);
     }
 
     /// A store URL for a way to a member: its own address, or that of a proxy.
@@ -163,6 +224,14 @@ impl EtcdCluster {
         assert!(self.is_ready(member), "a port of the member was taken meanwhile");
     }
 
+    /// Kills all members, and starts them again with their data.
+    pub fn restart_all(&self) {
+        for member in 0..self.ports.len() {
+            self.kill(member);
+        }
+        assert!(self.launch_all(), "a port of a member was taken meanwhile");
+    }
+
     fn process(&self, member: usize) -> MutexGuard<'_, Option<Spawned>> {
         self.processes[member].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -182,8 +251,7 @@ impl EtcdCluster {
         let log = fs::File::create(self.log(member)).expect("the server's directory can be written");
         let scheme = if self.certificates.is_some() { "https" } else { "http" };
         let [client, peer] = self.ports[member];
-        let peers: Vec<_> =
-            self.ports.iter().enumerate().map(|(i, ports)| format!("m{i}=http://127.0.0.1:{}", ports[1])).collect();
+        let peers: Vec<_> = (0..self.ports.len()).map(|member| format!("m{member}=http://{}", self.peer(member))).collect();
         let mut etcd = Command::new("etcd");
         etcd.current_dir(self.dir.path()).stdin(Stdio::null());
         // Its settings come as variables as well.
@@ -194,14 +262,14 @@ impl EtcdCluster {
         for option in ["--listen-client-urls", "--advertise-client-urls"] {
             etcd.arg(format!("{option}={scheme}://127.0.0.1:{client}"));
         }
-        for option in ["--listen-peer-urls", "--initial-advertise-peer-urls"] {
-            etcd.arg(format!("{option}=http://127.0.0.1:{peer}"));
-        }
+        etcd.arg(format!("--listen-peer-urls=http://127.0.0.1:{peer}"));
+        etcd.arg(format!("--initial-advertise-peer-urls=http://{}", self.peer(member)));
         etcd.arg(format!("--initial-cluster={}", peers.join(","))).arg("--initial-cluster-state=new");
         if let Some([ca, cert, key]) = &self.certificates {
             etcd.arg("--client-cert-auth").arg(format!("--trusted-ca-file={}", ca.display()));
             etcd.arg(format!("--cert-file={}", cert.display())).arg(format!("--key-file={}", key.display()));
         }
+        etcd.args(&self.options);
         // Survives a kill, and no crash of the machine.
         etcd.arg("--unsafe-no-fsync");
         etcd.stderr(log.try_clone().expect("a file can be cloned")).stdout(log);

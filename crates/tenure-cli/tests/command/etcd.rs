@@ -86,3 +86,26 @@ fn etcdctl_lock_and_tenure_take_turns() {
     let counted = std::fs::read_to_string(&file).unwrap();
     assert_eq!(counted.trim(), (TURNS * 10).to_string(), "two were inside at once");
 }
+
+/// A fence is 1024 times a revision, and `etcdctl lock` shows the revision.
+#[test]
+fn a_fence_divided_by_1024_is_a_revision_of_etcd() {
+    let (place, etcd, prefix) = (Place::new(), EtcdCluster::shared(), EtcdCluster::fresh_prefix());
+    let (url, name) = (etcd.url(&prefix), format!("{prefix}x"));
+    let ours = || {
+        let run = place.output(&["run", "--store", &url, "x", "--", "sh", "-c", "echo $((TENURE_FENCE / 1024))"]);
+        run.out.trim().parse::<u64>().unwrap_or_else(|_| panic!("{run:?}"))
+    };
+    let theirs = || {
+        let mut lock = etcd.etcdctl();
+        lock.args(["lock", &name, "--", "sh", "-c", "echo $ETCD_LOCK_REV"]);
+        let said = String::from_utf8(Spawned::output(&mut lock).unwrap().stdout).unwrap();
+        said.trim().parse::<u64>().unwrap_or_else(|_| panic!("{said:?}"))
+    };
+    let order = [ours(), theirs(), ours(), theirs()];
+    assert!(order.is_sorted_by(|one, next| one < next), "{order:?}");
+    let revision = etcd.ctl(&["get", "nothing", "-w", "json"]);
+    let revision: serde_json::Value = serde_json::from_str(&revision).unwrap();
+    let revision = revision["header"]["revision"].as_u64().unwrap();
+    assert!(order[3] <= revision && revision < order[0] + 100, "{order:?} at {revision}");
+}

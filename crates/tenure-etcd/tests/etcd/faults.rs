@@ -190,3 +190,133 @@ async fn a_waiter_survives_its_connection() {
     assert!(matches!(other.acquire(&request("x", &owner())).await.unwrap(), AcquireReply::Busy(_)));
     drop(guard);
 }
+
+/// The session of another client has one lease for all of its keys.
+#[tokio::test]
+async fn a_foreign_key_goes_alone_and_its_session_stays() {
+    let (etcd, prefix) = (EtcdCluster::shared(), EtcdCluster::fresh_prefix());
+    let store = open(&etcd.url(&prefix)).await;
+    let session = etcd.ctl(&["lease", "grant", "60"]).split_whitespace().nth(1).unwrap().to_owned();
+    let key = |name: &str| format!("{prefix}{name}/{session}");
+    let names = ["stays", "released", "adopted"];
+    for name in names {
+        etcd.ctl(&["put", &format!("--lease={session}"), &key(name), ""]);
+    }
+    let foreign = |name: &str| tenure::Owner::from_bytes(key(name).into_bytes());
+    let released = store.release(&lease("released", &foreign("released")), Duration::ZERO).await.unwrap();
+    assert_eq!(released, ReleaseReply::Released);
+    let adopting = request("adopted", &owner()).with_from(Some(foreign("adopted")));
+    granted(&store, &adopting).await;
+    store.release(&adopting.lease(), Duration::ZERO).await.unwrap();
+    // A revocation in the background has time to run.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(etcd.ctl(&["lease", "timetolive", &session]).contains("granted"), "the session was ended");
+    assert!(!etcd.ctl(&["get", &key("stays")]).is_empty(), "another lock of the session was freed");
+    assert!(etcd.ctl(&["get", &key("released")]).is_empty());
+}
+
+/// The long lease of a shortest hold runs down. A renewal does not make it long again.
+#[tokio::test]
+async fn renewals_let_a_long_first_lease_run_down() {
+    let (etcd, prefix) = (EtcdCluster::shared(), EtcdCluster::fresh_prefix());
+    let store = open(&etcd.url(&prefix)).await;
+    let (held, short) = (owner(), Duration::from_secs(3));
+    let long = request("x", &held).with_ttl(Duration::from_secs(7));
+    let before = granted(&store, &long).await.fence;
+    let renewing = lease("x", &held).with_ttl(short);
+    let left = async || store.inspect(Some(&long.name)).await.unwrap()[0].holders[0].ttl.unwrap();
+    let began = std::time::Instant::now();
+    while began.elapsed() < Duration::from_secs(8) {
+        assert_eq!(store.renew(std::slice::from_ref(&renewing)).await.remove(0).unwrap(), RenewReply::Renewed);
+        // It never has less than was asked for: the answer is rounded up.
+        assert!(left().await >= short, "{:?} are left", left().await);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    assert!(left().await <= short, "a crash would leave the name taken for {:?}", left().await);
+    let entry = store.inspect(Some(&long.name)).await.unwrap();
+    assert!(entry[0].holders[0].fence >= before, "{entry:?} after {before:?}");
+}
+
+/// A waiter whose connection falls silent has another watch after its next heartbeat.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_is_not_left_on_a_dead_watch() {
+    let (etcd, prefix) = (EtcdCluster::shared(), EtcdCluster::fresh_prefix());
+    let proxy = Proxy::start_opaque(etcd.addr(0));
+    let url = format!("etcd://{},{}?prefix={prefix}&timeout=300ms", proxy.addr(), etcd.addr(0));
+    let (store, other) = (open(&url).await, open(&etcd.url(&prefix)).await);
+    let (held, waiting) = (owner(), joining("x"));
+    granted(&other, &request("x", &held)).await;
+    busy(&store, &waiting).await;
+    let mut notices = store.watch(&waiting).await.unwrap();
+    let watching = tokio::spawn(async move { notices.next().await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    proxy.black_hole();
+    let beat = waiting.clone().with_enqueue(Enqueue::Heartbeat);
+    let heard = async { while store.acquire(&beat).await.is_err() {} };
+    timeout(PATIENCE, heard).await.expect("it does not find the other way");
+    // The watch begins.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    other.release(&lease("x", &held), Duration::ZERO).await.unwrap();
+    let notice = timeout(Duration::from_secs(1), watching).await.expect("it watches a dead connection").unwrap();
+    assert!(matches!(notice, Some(Notice::Granted { .. })), "{notice:?}");
+}
+
+/// A watch on a connection that falls silent ends by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_connection_ends_its_watches() {
+    let (proxy, store, other) = behind_proxy().await;
+    let (held, waiting) = (owner(), joining("x"));
+    granted(&other, &request("x", &held)).await;
+    busy(&store, &waiting).await;
+    let mut notices = store.watch(&waiting).await.unwrap();
+    let watching = tokio::spawn(async move { notices.next().await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    proxy.black_hole();
+    let notice = timeout(Duration::from_secs(12), watching).await.expect("it watches a dead connection").unwrap();
+    assert_eq!(notice, Some(Notice::Changed));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_database_grants_nothing_and_says_so() {
+    let etcd = EtcdCluster::of(1).quota(4 << 20).start();
+    let (store, held) = (open(&etcd.url("a/")).await, owner());
+    granted(&store, &request("x", &held)).await;
+    let filler = "x".repeat(120_000);
+    let fills = || etcd.etcdctl().args(["put", &format!("filler{}", owner()), &filler]).output().unwrap();
+    while fills().status.success() {}
+    let error = store.acquire(&request("y", &owner())).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("alarm disarm"), "{error:?}");
+    // Leases are renewed, and names are released: neither needs room.
+    assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+    assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+}
+
+/// A documented hole: revisions fall back, and fences with them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_backup_sets_fences_back() {
+    let etcd = EtcdCluster::of(1).start();
+    let store = open(&(etcd.url("a/") + "&timeout=3s")).await;
+    etcd.save("old");
+    let held = owner();
+    let mut before = None;
+    for name in ["w", "x", "y"] {
+        before = granted(&store, &request(name, &held)).await.fence;
+    }
+    etcd.restore("old");
+    let error = store.inspect(None).await;
+    assert!(error.is_err() || error.is_ok_and(|entries| entries.is_empty()));
+    assert_eq!(store.renew(&[lease("y", &held)]).await.remove(0).unwrap(), RenewReply::Gone);
+    let after = granted(&store, &request("y", &owner())).await.fence;
+    assert!(after.is_some() && after < before, "{after:?} after {before:?}");
+}
+
+#[tokio::test]
+async fn a_name_that_is_taken_is_not_granted_to_a_try() {
+    let (etcd, prefix) = (EtcdCluster::shared(), EtcdCluster::fresh_prefix());
+    let (store, other) = (open(&etcd.url(&prefix)).await, open(&etcd.url(&prefix)).await);
+    granted(&store, &request("x", &owner())).await;
+    for _ in 0..3 {
+        busy(&other, &request("x", &owner())).await;
+    }
+    assert_eq!(other.inspect(None).await.unwrap().len(), 1);
+}

@@ -106,3 +106,80 @@ fn a_holder_that_stands_still_has_the_smaller_fence() {
     }
     second.release();
 }
+
+/// A leader stops for longer than the leases last, and goes on. What it thinks has ended was renewed elsewhere.
+///
+/// It asks for 16 revocations at a time. Those first ones go under with its term, and it waits 5.6 s for them.
+/// Then it asks for others, as a follower whose wishes reach the leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_goes_on_ends_no_lease_that_was_renewed_elsewhere() {
+    const TTL: Duration = Duration::from_secs(6);
+    const MANY: u32 = 24;
+    let etcd = EtcdCluster::of(3).election(Duration::from_millis(300)).start();
+    let holders = Locker::new(open(&etcd.url("a/")).await);
+    let others = Locker::new(open(&etcd.url("a/")).await);
+    for round in 0..2 {
+        let name = |at: u32| format!("{round}.{at}");
+        let mut held = Vec::new();
+        for at in 0..MANY {
+            held.push(holders.mutex(name(at)).ttl(TTL).acquire().await.unwrap());
+        }
+        let waits: Vec<_> = (0..2).map(|_| tokio::spawn(others.mutex(name(0)).ttl(TTL).acquire())).collect();
+        let leader = etcd.leader();
+        etcd.stop(leader);
+        tokio::time::sleep(2 * TTL).await;
+        etcd.cont(leader);
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        assert!(waits.iter().all(|waits| !waits.is_finished()), "round {round}: another holds as well");
+        for (at, guard) in held.iter().enumerate() {
+            let verified = guard.verify().await;
+            assert!(verified.is_ok(), "round {round}: lease {at} is gone: {verified:?}");
+        }
+        held.clear();
+        // Both have kept their place, or have another.
+        let served = waits.into_iter().map(async |waits| drop(waits.await.unwrap().unwrap()));
+        timeout(PATIENCE, futures_util::future::join_all(served)).await.expect("a waiter was forgotten");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_survive_the_death_of_all_members() {
+    let etcd = EtcdCluster::of(3).start();
+    let (store, held) = (open(&etcd.url("a/")).await, owner());
+    let before = granted(&store, &request("x", &held)).await.fence;
+    etcd.restart_all();
+    renewed(&store, &lease("x", &held)).await;
+    let reply = store.acquire(&request("x", &owner())).await.unwrap();
+    assert!(matches!(reply, tenure::store::AcquireReply::Busy(_)), "{reply:?}");
+    assert!(granted(&store, &request("y", &owner())).await.fence > before);
+}
+
+/// A leader that the others cannot hear any more. Its clients reach it, and the others as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_without_its_members_grants_and_renews_nothing() {
+    let etcd = EtcdCluster::of(3).links().start();
+    let leader = etcd.leader();
+    let at_leader = open(&(EtcdCluster::url_at(etcd.addr(leader), "a/") + "&timeout=500ms")).await;
+    let (store, held) = (open(&etcd.url("a/")).await, owner());
+    let before = granted(&store, &request("x", &held)).await.fence;
+    etcd.link(leader).black_hole();
+    let error = timeout(PATIENCE, async {
+        loop {
+            if let Err(error) = at_leader.renew(&[lease("x", &held)]).await.remove(0) {
+                return error;
+            }
+        }
+    });
+    assert!(error.await.expect("it renews what it cannot promise").is_transient());
+    renewed(&store, &lease("x", &held)).await;
+    let again = async {
+        loop {
+            if let Ok(tenure::store::AcquireReply::Granted(grant)) = store.acquire(&request("y", &owner())).await {
+                return grant.fence;
+            }
+        }
+    };
+    assert!(timeout(PATIENCE, again).await.expect("the others grant nothing") > before);
+    etcd.link(leader).heal();
+    renewed(&at_leader, &lease("x", &held)).await;
+}

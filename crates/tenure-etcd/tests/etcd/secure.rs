@@ -57,3 +57,30 @@ async fn a_login_is_made_again_when_its_token_is_forgotten() {
         assert!(!error.to_string().contains("wrong"), "{error}");
     }
 }
+
+/// A right is taken away while locks are held. The others of the batch go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_name_does_not_end_the_renewals_of_others() {
+    let etcd = EtcdCluster::of(1).start();
+    etcd.ctl(&["user", "add", "root:s3cret"]);
+    etcd.ctl(&["user", "grant-role", "root", "root"]);
+    etcd.ctl(&["user", "add", "app:pass"]);
+    etcd.ctl(&["role", "add", "locks"]);
+    for prefix in ["locks/x/", "locks/y/", "locks/z/", "locks/tenure"] {
+        etcd.ctl(&["role", "grant-permission", "locks", "readwrite", "--prefix", prefix]);
+    }
+    etcd.ctl(&["user", "grant-role", "app", "locks"]);
+    etcd.ctl(&["auth", "enable"]);
+    let store = open(&format!("etcd://app:pass@{}/locks?timeout=3s", etcd.addr(0))).await;
+    let held = owner();
+    for name in ["x", "y", "z"] {
+        granted(&store, &request(name, &held)).await;
+    }
+    etcd.ctl(&["--user=root:s3cret", "role", "revoke-permission", "locks", "--prefix", "locks/y/"]);
+    let all = ["x", "y", "z"].map(|name| lease(name, &held));
+    let replies = store.renew(&all).await;
+    assert_eq!(replies[1].as_ref().unwrap_err().kind(), ErrorKind::Refused, "{replies:?}");
+    for at in [0, 2] {
+        assert_eq!(*replies[at].as_ref().unwrap(), RenewReply::Renewed, "{replies:?}");
+    }
+}

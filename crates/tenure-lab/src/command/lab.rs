@@ -120,7 +120,7 @@ A broken lock is expected to be broken: it shows that the checker sees.
   tenure lab run --store 'redis://cache?scheme=php'  every fault with that scheme
 
 Needs redis-server: TENURE_REDIS_SERVER, else the one in PATH. Rows of postgres/
-need PostgreSQL and PgBouncer, those of mariadb/ MariaDB.";
+need PostgreSQL and PgBouncer, those of mariadb/ MariaDB, those of etcd/ etcd.";
 
 pub(crate) fn main(args: Lab) -> Result<u8, Failure> {
     match args {
@@ -291,13 +291,17 @@ fn find_servers(items: &[Item]) -> Result<(), Failure> {
     let why = "the lab breaks locks on a real one";
     let is_of = |item: &Item, stores: &[&str]| stores.iter().any(|store| item.id.starts_with(store));
     let any_of = |store: &str| items.iter().any(|item| is_of(item, &[store]));
-    if items.iter().any(|item| !is_of(item, &["memory/", "sqlite/", "postgres/", "mariadb/"])) {
+    if items.iter().any(|item| !is_of(item, &["memory/", "sqlite/", "postgres/", "mariadb/", "etcd/"])) {
         find_server(why)?;
     }
     let instead = "or name other rows, e.g. redis/";
     if any_of("postgres/") {
         find(postgres::program("postgres").as_os_str(), "--version", why, &format!("install postgresql, {instead}"))?;
         find("pgbouncer".as_ref(), "--version", why, &format!("install pgbouncer, {instead}"))?;
+    }
+    if any_of("etcd/") {
+        find("etcd".as_ref(), "--version", why, &format!("install etcd-server, {instead}"))?;
+        find("etcdctl".as_ref(), "version", why, &format!("install etcd-client, {instead}"))?;
     }
     if any_of("mariadb/") {
         find("mariadbd".as_ref(), "--version", why, &format!("install mariadb-server, {instead}"))?;

@@ -7,6 +7,7 @@ mod actor;
 mod anywhere;
 mod database;
 mod disk;
+mod etcd;
 mod file;
 mod fixtures;
 mod outages;
@@ -28,7 +29,7 @@ use crate::{Item, Kind};
 
 /// Every scenario.
 pub fn items() -> Vec<Item> {
-    let stores = [redis::items(), quorum::items(), schemes::items(), file::items(), disk::items(), table::items()];
+    let stores = [redis::items(), quorum::items(), schemes::items(), file::items(), disk::items(), table::items(), etcd::items()];
     [anywhere::items(), terms::items(), queue::items(), shares::items()].into_iter().chain(stores).flatten().collect()
 }
 
@@ -92,6 +93,7 @@ fn item(id: &str, fault: &str, tier: u8, expected: Verdict, because: Option<Rule
         Some("quorum") => "tenure on five Redis",
         Some("postgres") => "tenure on a table of PostgreSQL",
         Some("mariadb") => "tenure on a table of MariaDB",
+        Some("etcd") => "tenure on etcd",
         Some("sqlite") => "tenure on an SQLite file",
         Some("memory") => "tenure in memory",
         scheme => &format!("tenure on one Redis, scheme={}", scheme.unwrap_or_default()),

@@ -1,0 +1,79 @@
+//! Holders and waiters, as they are shown.
+
+use std::collections::HashMap;
+
+use futures_util::future::try_join_all;
+use tenure::store::Busy;
+use tenure::{Entry, Error, Holder, Name, Owner};
+use tokio::time::Instant;
+
+use crate::keys::Value;
+use crate::lease::left;
+use crate::proto::{Header, KeyValue, RANGE, RangeRequest, RangeResponse};
+use crate::queue::{Queue, Slot};
+use crate::store::EtcdStore;
+
+/// Keys that a list reads at a time.
+const PAGE: i64 = 2_000;
+
+impl EtcdStore {
+    pub(crate) async fn busy(&self, queue: &Queue, owner: &Owner, end: Instant) -> Busy {
+        let mut busy = Busy::new(self.poll_interval);
+        busy.position = queue.position(owner).and_then(|position| queue.waiters_before(position));
+        // A call that waits for the ttl of somebody else is not to fail by it.
+        busy.holder = match queue.holders().first() {
+            Some(slot) => self.holder(slot, end).await.ok().flatten(),
+            None => None,
+        };
+        busy
+    }
+
+    /// A holder with what is left of its ttl. `None` if its lease has ended.
+    async fn holder(&self, slot: &Slot, end: Instant) -> Result<Option<Holder>, Error> {
+        let mut holder = slot.holder();
+        if slot.lease != 0 {
+            holder.ttl = left(&self.shared.connection, slot.lease, end).await?;
+            if holder.ttl.is_none() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(holder))
+    }
+
+    pub(crate) async fn entry(&self, name: Name, queue: &Queue, end: Instant) -> Result<Entry, Error> {
+        let holders = try_join_all(queue.holders().iter().map(|slot| self.holder(slot, end))).await?;
+        Ok(queue.entry(name, holders.into_iter().flatten().collect()))
+    }
+
+    pub(crate) async fn list(&self, end: Instant) -> Result<Vec<Entry>, Error> {
+        let layout = &self.shared.layout;
+        let (mut key, range_end) = layout.all();
+        let (mut names, mut header) = (HashMap::<Name, Vec<KeyValue>>::new(), Header::default());
+        loop {
+            let request = RangeRequest { key, range_end: range_end.clone(), limit: PAGE, ..RangeRequest::default() };
+            let page: RangeResponse = self.shared.connection.call(RANGE, request, end).await?;
+            header = page.header.unwrap_or(header);
+            let next = page.kvs.last().map(|last| [&last.key[..], &[0]].concat());
+            for kv in page.kvs {
+                // A lock of another client has no value, and a lease.
+                let is_lock = Value::read(&kv.value).is_some() || (kv.value.is_empty() && kv.lease != 0);
+                if is_lock && let Some(name) = layout.name_of(&kv.key).and_then(|name| Name::new(name).ok()) {
+                    names.entry(name).or_default().push(kv);
+                }
+            }
+            match next.filter(|_| page.more) {
+                Some(next) => key = next,
+                None => break,
+            }
+        }
+        let mut queues: Vec<_> = names.into_iter().collect();
+        queues.sort_by(|one, other| one.0.cmp(&other.0));
+        let entries = queues.into_iter().map(|(name, mut kvs)| {
+            kvs.sort_by_key(|kv| kv.create_revision);
+            let queue = Queue::new(&header, kvs.into_iter());
+            async move { self.entry(name, &queue, end).await }
+        });
+        let entries = try_join_all(entries).await?;
+        Ok(entries.into_iter().filter(Entry::is_in_use).collect())
+    }
+}

@@ -1,0 +1,205 @@
+//! State of a store that its notices need as well, and the write that makes a hold.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure::store::Grant;
+use tenure::{Error, Name, Owner, Share};
+use tokio::time::Instant;
+
+use crate::connection::Connection;
+use crate::failure::unexpected;
+use crate::keys::{Layout, State, seconds, span};
+use crate::lease::{FreshLease, Unanswered, left, revoke_later};
+use crate::proto::{Compare, Header, Op, PutRequest, RANGE, RangeRequest, RangeResponse, TXN, TxnRequest, TxnResponse};
+use crate::queue::{Queue, Slot, fence};
+use crate::spare::{Spare, Spares};
+use crate::watch::Waits;
+
+/// Remembered keys. One that was forgotten costs a read.
+const MOST_SEEN: usize = 20_000;
+
+/// A lease at this store.
+pub(crate) type Id = (Name, Owner);
+
+/// State that notices need as well, which outlive a call.
+pub(crate) struct Shared {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) layout: Layout,
+    seen_keys: Mutex<HashMap<Id, Seen>>,
+    pub(crate) waits: Waits,
+    pub(crate) unanswered: Unanswered,
+    spares: Spares,
+    /// The latest term of the members that an answer has named.
+    term: AtomicU64,
+    /// The shortest ttl that the server grants, in seconds, once a shorter one was asked for.
+    shortest: AtomicI64,
+}
+
+/// A key as it was last seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) key: Vec<u8>,
+    pub(crate) lease: i64,
+    /// Granted ttl of the lease, in seconds.
+    pub(crate) ttl: i64,
+    pub(crate) modified: i64,
+    /// The term of a lease that this process was granted, and with which it has written the key.
+    pub(crate) own_term: Option<u64>,
+}
+
+impl From<&Slot> for Seen {
+    fn from(slot: &Slot) -> Self {
+        Self { key: slot.key.clone(), lease: slot.own_lease(), ttl: slot.value.ttl, modified: slot.modified, own_term: None }
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(connection: Arc<Connection>, layout: Layout) -> Self {
+        Self {
+            connection,
+            layout,
+            seen_keys: Mutex::default(),
+            waits: Waits::default(),
+            unanswered: Unanswered::default(),
+            spares: Spares::default(),
+            term: AtomicU64::new(0),
+            shortest: AtomicI64::new(0),
+        }
+    }
+
+    /// Notes the term of an answer.
+    pub(crate) fn saw(&self, header: Option<&Header>) {
+        self.term.fetch_max(header.map_or(0, |header| header.raft_term), Ordering::Relaxed);
+    }
+
+    pub(crate) fn term(&self) -> u64 {
+        self.term.load(Ordering::Relaxed)
+    }
+
+    /// Keeps a lease that has no key, or ends it.
+    pub(crate) fn spare(&self, spare: Spare) {
+        if !self.spares.put(spare) {
+            revoke_later(&self.connection, spare.id);
+        }
+    }
+
+    pub(crate) fn spare_of(&self, ttl: i64) -> Option<Spare> {
+        self.spares.take(ttl.max(self.shortest.load(Ordering::Relaxed)))
+    }
+
+    /// Notes that the server has made a ttl longer.
+    pub(crate) fn lengthened(&self, ttl: i64) {
+        self.shortest.store(ttl, Ordering::Relaxed);
+    }
+
+    /// A ttl in seconds, as the server would grant it.
+    pub(crate) fn seconds(&self, ttl: Duration) -> i64 {
+        seconds(ttl).max(self.shortest.load(Ordering::Relaxed))
+    }
+
+    pub(crate) async fn queue(&self, name: &Name, end: Instant) -> Result<Queue, Error> {
+        let request = RangeRequest::in_order(self.layout.range(name));
+        let range: RangeResponse = self.connection.call(RANGE, request, end).await?;
+        self.saw(range.header.as_ref());
+        Ok(Queue::read(range, &self.layout, name))
+    }
+
+    /// Runs a transaction. `Err` has the answers to the ranges of one that was not to be done.
+    pub(crate) async fn transact(
+        &self,
+        compare: Vec<Compare>,
+        success: Vec<Op>,
+        otherwise: &[&Name],
+        end: Instant,
+    ) -> Result<Result<i64, Vec<Queue>>, Error> {
+        let failure = otherwise.iter().map(|name| Op::Range(RangeRequest::in_order(self.layout.range(name))).into()).collect();
+        let success = success.into_iter().map(Into::into).collect();
+        let answer: TxnResponse = self.connection.call(TXN, TxnRequest { compare, success, failure }, end).await?;
+        self.saw(answer.header.as_ref());
+        if answer.succeeded {
+            return Ok(Ok(answer.revision()));
+        }
+        let header = answer.header.unwrap_or_default();
+        // The ranges of a transaction have no header of their own.
+        let queue = |(name, range): (&&Name, RangeResponse)| {
+            let kvs = range.kvs.into_iter().filter(|kv| self.layout.is_of(name, &kv.key));
+            Queue::new(&header, kvs)
+        };
+        let queues: Vec<_> = otherwise.iter().zip(answer.ranges()).map(queue).collect();
+        if queues.len() < otherwise.len() { Err(unexpected("it has too few ranges")) } else { Ok(Err(queues)) }
+    }
+
+    pub(crate) fn seen(&self, id: &Id) -> Option<Seen> {
+        self.seen_keys().get(id).cloned()
+    }
+
+    pub(crate) fn remember(&self, id: Id, seen: Seen) {
+        let mut seen_keys = self.seen_keys();
+        if seen_keys.len() >= MOST_SEEN {
+            seen_keys.clear();
+        }
+        seen_keys.insert(id, seen);
+    }
+
+    pub(crate) fn forget(&self, id: &Id) {
+        self.seen_keys().remove(id);
+        self.waits.end(id);
+    }
+
+    fn seen_keys(&self) -> MutexGuard<'_, HashMap<Id, Seen>> {
+        self.seen_keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a hold to a key that is as it was seen, with a lease of its own for `ttl` at least.
+    ///
+    /// `Err` has the queue if the key has changed.
+    pub(crate) async fn confirm(
+        self: &Arc<Self>,
+        name: &Name,
+        slot: &Slot,
+        (owner, share): (&Owner, Share),
+        ttl: Duration,
+        end: Instant,
+    ) -> Result<Result<Grant, Queue>, Error> {
+        let is_same = slot.owner() == owner && slot.value.state == State::Holds;
+        let mut ttl = self.seconds(ttl);
+        // A lease does not get shorter than what is left of it.
+        if is_same && slot.value.ttl > ttl {
+            ttl = left(&self.connection, slot.lease, end).await?.map_or(ttl, |left| seconds(left).max(ttl));
+        }
+        let mut lease = FreshLease::grant(self, (name.clone(), owner.clone()), ttl, end).await?;
+        let value = lease.value(State::Holds, share, owner);
+        let put = PutRequest { key: slot.key.clone(), value: value.write(), lease: lease.id };
+        let compare = vec![Compare::is_unchanged(&slot.key, slot.modified)];
+        lease.sent();
+        match self.transact(compare, vec![Op::Put(put)], &[name], end).await? {
+            Ok(revision) => {
+                let seen = lease.seen(slot.key.clone(), revision);
+                let grant = Grant::new(fence(revision), span(lease.ttl));
+                lease.keep();
+                // The key has left it.
+                revoke_later(&self.connection, slot.own_lease());
+                if slot.owner() != owner {
+                    self.forget(&(name.clone(), slot.owner().clone()));
+                }
+                self.waits.end(&(name.clone(), owner.clone()));
+                self.remember((name.clone(), owner.clone()), seen);
+                Ok(Ok(grant))
+            }
+            Err(queues) => {
+                lease.unused();
+                queues.into_iter().next().map(Err).ok_or_else(|| unexpected("it has no range"))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shared({:?})", self.connection)
+    }
+}
