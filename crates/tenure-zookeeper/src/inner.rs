@@ -84,17 +84,20 @@ impl Inner {
                 let (op, flags) = if end <= self.root.len() { (CREATE, PERSISTENT) } else { container };
                 Frame::create(op, &parent[..end], b"", self.acl, flags)
             });
-            let mut result = Ok(());
+            // A server checks the right to make a node before it sees that the node is there. So only the last one
+            // tells whether all are there, and the first failure tells why they are not.
+            let (mut first, mut last) = (None, Ok(()));
             for mut pending in session.ask_each(frames.collect()) {
-                if let Err(failed) = answer(&mut pending).await
-                    && failed != Failed::Code(NODE_EXISTS)
-                {
-                    result = result.and(Err(failed));
-                }
+                last = match answer(&mut pending).await {
+                    Ok(_) | Err(Failed::Code(NODE_EXISTS)) => Ok(()),
+                    Err(failed) => Err(failed),
+                };
+                first = first.or(last.err());
             }
-            match result {
+            match last {
+                Ok(()) => return Ok(()),
                 Err(Failed::Code(UNIMPLEMENTED)) => {}
-                result => return result.map_err(Failed::error),
+                Err(failed) => return Err(first.unwrap_or(failed).error()),
             }
         }
         Ok(())

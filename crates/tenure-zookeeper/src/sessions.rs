@@ -18,6 +18,9 @@ use crate::session::{How, Session};
 /// Number of waiters that have a session each. Servers allow 60 connections of one address by default.
 const WAITERS: usize = 8;
 
+/// Number of sessions without a node that stay open for the next lease.
+const UNUSED: usize = 4;
+
 #[derive(Debug)]
 pub(crate) struct Sessions {
     how: Arc<How>,
@@ -175,7 +178,9 @@ impl Sessions {
                 continue;
             }
             let session = Arc::new(session);
-            self.opened().push(session.clone());
+            let mut open = self.opened();
+            close_unused(&mut open);
+            open.push(session.clone());
             return Ok(session);
         }
     }
@@ -183,4 +188,16 @@ impl Sessions {
     pub(crate) fn runtime(&self) -> Handle {
         self.runtime.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// Lets the oldest of too many unused sessions go. A session is closed when its last call has ended.
+fn close_unused(open: &mut Vec<Arc<Session>>) {
+    // Uses are counted under the lock of the list, so none begins meanwhile.
+    let is_unused = |session: &Arc<Session>| session.users.load(Ordering::Acquire) == 0;
+    let mut too_many = open.iter().filter(|session| is_unused(session)).count().saturating_sub(UNUSED);
+    open.retain(|session| {
+        let goes = too_many > 0 && is_unused(session);
+        too_many -= usize::from(goes);
+        !goes
+    });
 }

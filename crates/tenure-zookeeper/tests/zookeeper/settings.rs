@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::ErrorKind;
-use tenure_testkit::ZooKeeperServer as Server;
+use tenure_testkit::{ZooKeeperServer as Server, wait_until};
 use tenure_zookeeper::Options;
 
 use crate::open;
@@ -61,4 +61,46 @@ async fn a_ttl_is_what_the_server_keeps() {
     assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("maxSessionTimeout"), "{error}");
     let unreachable = Options::parse("zookeeper://127.0.0.1:1").unwrap().open().await.unwrap_err();
     assert_eq!(unreachable.kind(), ErrorKind::Unreachable, "{unreachable}");
+}
+
+/// An administrator gives a team a path of its own, and no right to the one above it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_nodes_above_the_chroot_may_be_closed() {
+    let above = Server::fresh_chroot();
+    let login = |url: String| url.replace("://", "://admin:secret@");
+    let closed = open(&(login(Server::shared().url(&above)) + "?acl=creator")).await;
+    granted(&closed, &request("closed", &owner())).await;
+    let inner = Server::shared().url(&format!("{above}/team"));
+    let theirs = open(&login(inner.clone())).await;
+    granted(&theirs, &request("first", &owner())).await;
+    let team = open(&inner).await;
+    let held = owner();
+    granted(&team, &request("a/b", &held)).await;
+    stays_closed(&above).await;
+    team.release(&lease("a/b", &held), Duration::ZERO).await.unwrap();
+}
+
+/// The closed node itself takes no locks of others, and says so.
+async fn stays_closed(above: &str) {
+    let outside = open(&Server::shared().url(above)).await;
+    let error = outside.acquire(&request("x", &owner())).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Refused && !error.may_have_been_applied(), "{error}");
+}
+
+/// A server takes 60 connections of one address by default, and each ttl has a session of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_of_many_ttls_leave_few_sessions() {
+    let server = Server::start();
+    let store = open(&server.url("app")).await;
+    let kept = request("kept", &owner());
+    granted(&store, &kept).await;
+    for ttl in 1..=20 {
+        let held = request("x", &owner()).with_ttl(Duration::from_millis(1_000 + ttl));
+        granted(&store, &held).await;
+        store.release(&held.lease(), Duration::ZERO).await.unwrap();
+    }
+    let connections = || server.four_letters("cons").lines().filter(|line| line.contains("sid=")).count();
+    wait_until(Duration::from_secs(10), "unused sessions to be closed", || connections() <= 6);
+    assert!(connections() >= 1, "{}", server.four_letters("cons"));
+    busy(&store, &request("kept", &owner())).await;
 }
