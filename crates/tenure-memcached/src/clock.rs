@@ -116,9 +116,7 @@ impl ServerClock {
     /// Whether the server looked at its own clock between two readings that are both behind. It did not
     /// stand still then: the machine slept, which no clock of the server counts.
     fn moved_on(&self, reading: Reading) -> bool {
-        self.behind(self.last) > BEHIND
-            && reading.shown > self.last.shown
-            && reading.sent_at.since(self.last.heard_at) <= BEHIND
+        self.behind(self.last) > BEHIND && reading.shown > self.last.shown && reading.sent_at.since(self.last.heard_at) <= BEHIND
     }
 }
 

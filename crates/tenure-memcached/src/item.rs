@@ -125,6 +125,12 @@ impl Item {
         self.record.release(owner, linger, self.now.shown, &mut || 0).answer
     }
 
+    /// Whether the lease of an owner ends before a ttl has passed on the clock that the server shows.
+    pub(crate) fn ends_within(&self, owner: &Owner, ttl: Duration) -> bool {
+        let held = self.record.holders().find(|held| held.owner == *owner);
+        self.plain.is_none() && held.is_some_and(|held| held.until < self.now.shown.saturating_add(ttl))
+    }
+
     /// Fence of an owner that was granted. `None` if it does not hold any more.
     pub(crate) fn fence_of(&self, owner: &Owner) -> Option<Result<Fence, Error>> {
         let held = self.record.holders().find(|held| held.owner == *owner)?;

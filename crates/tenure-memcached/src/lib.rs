@@ -10,7 +10,7 @@
 //!
 //! # Guarantees
 //! - Every kind of lock, and waiters that are served in order. Nobody notifies a waiter: it polls.
-//! - Leases end by the server's clock alone. A lease lasts at least its ttl there, and up to three
+//! - Leases end by the server's clock alone. A lease lasts at least its ttl there, and up to 5.5
 //!   seconds longer, because memcached counts whole seconds.
 //! - Each later holder has a larger fence, in one life of the server and over its restarts.
 //!

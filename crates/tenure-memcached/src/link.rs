@@ -7,11 +7,12 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure::{BootTime, Error};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
@@ -25,6 +26,8 @@ const SILENCE: Duration = Duration::from_millis(100);
 
 /// A timer that is overdue runs within this time, once its process has been continued.
 const TIMER: Duration = Duration::from_millis(10);
+
+const CAS_OFF: &[u8] = b"STAT cas_enabled no\r\n";
 
 /// Oldest version with all that is used here. Tested with it.
 const FLOOR: [u32; 3] = [1, 6, 18];
@@ -81,6 +84,7 @@ impl Link {
     /// Connects, logs in, and reads the server's clock. `clock` is that of an earlier connection.
     pub(crate) async fn open(host: &str, port: u16, login: &Login, clock: Option<ServerClock>) -> Result<Self, Error> {
         let stream = dial(host, port, login).await?;
+        check_versions(&stream).await?;
         let state =
             State { out: Vec::new(), waiting: VecDeque::new(), heard_at: Instant::now(), closed: None, lost: None, clock };
         let shared = Arc::new(Shared { stream, state: Mutex::new(state), more: Notify::new() });
@@ -288,7 +292,9 @@ fn no_reply() -> Error {
 /// Connects, and logs in.
 pub(crate) async fn dial(host: &str, port: u16, login: &Login) -> Result<TcpStream, Error> {
     let cannot = |error: io::Error| Error::unreachable("cannot connect").with_source(error);
-    let stream = TcpStream::connect((host, port)).await.map_err(cannot)?;
+    let addrs: Vec<SocketAddr> = lookup_host((host, port)).await.map_err(cannot)?.collect();
+    one_server(&addrs)?;
+    let stream = TcpStream::connect(&addrs[..]).await.map_err(cannot)?;
     stream.set_nodelay(true).map_err(cannot)?;
     if let Some(words) = login.words() {
         log_in(&stream, &words).await?;
@@ -328,16 +334,53 @@ fn broken(error: io::Error) -> Error {
     Error::unreachable("the connection broke").with_source(error)
 }
 
-/// Logs in as `memcached -Y` wants it: by a command that looks like a write.
-async fn log_in(stream: &TcpStream, words: &str) -> Result<(), Error> {
-    let command = format!("set tenure 0 0 {}\r\n{words}\r\n", words.len());
-    write(stream, command.as_bytes()).await?;
-    let answer = read_until(stream, |answer| answer.ends_with(b"\r\n")).await?;
-    if answer == b"STORED\r\n" {
+/// Refuses a host that is several servers. Each has locks of its own, and clients would not agree on one.
+fn one_server(addrs: &[SocketAddr]) -> Result<(), Error> {
+    let mut addrs = addrs.to_vec();
+    addrs.sort_unstable();
+    addrs.dedup();
+    // One server may have an address of each kind.
+    let many = addrs.iter().filter(|addr| addr.is_ipv4()).count().max(addrs.iter().filter(|addr| addr.is_ipv6()).count());
+    if many <= 1 {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&answer);
-    Err(Error::refused(format!("the login is refused: {}", said.trim_end())).with_hint("check the user and the password"))
+    let what = format!("the host has {many} addresses: clients would look for one name at several servers");
+    Err(Error::refused(what).with_hint("name each server, as memcached://A,B"))
+}
+
+/// Logs in as `memcached -Y` wants it: by a command that looks like a write.
+async fn log_in(stream: &TcpStream, words: &str) -> Result<(), Error> {
+    // A server without logins would keep the password, for everybody to read.
+    if !line(stream, "version\r\n").await?.ends_with(b"unauthenticated\r\n") {
+        let what = "the server wants no user and password, so they were not sent";
+        return Err(Error::refused(what).with_hint("leave them out, or start memcached with -Y FILE"));
+    }
+    if line(stream, &format!("set tenure 0 0 {}\r\n{words}\r\n", words.len())).await? == b"STORED\r\n" {
+        return Ok(());
+    }
+    // Its answer may repeat what it was sent.
+    Err(Error::refused("the login is refused").with_hint("check the user and the password"))
+}
+
+/// Refuses a server that gives its items no versions.
+async fn check_versions(stream: &TcpStream) -> Result<(), Error> {
+    write(stream, b"stats settings\r\n").await?;
+    // Whatever else answers is told apart by the next command.
+    let is_over = |answer: &[u8]| {
+        answer.ends_with(b"END\r\n") || (!b"STAT ".starts_with(&answer[..answer.len().min(5)]) && answer.ends_with(b"\r\n"))
+    };
+    let settings = read_until(stream, is_over).await?;
+    if settings.windows(CAS_OFF.len()).any(|part| part == CAS_OFF) {
+        let what = "the server was started with -C: nothing can be compared before it is swapped";
+        return Err(Error::refused(what).with_hint("start memcached without -C"));
+    }
+    Ok(())
+}
+
+/// Sends a command that is answered by a line.
+async fn line(stream: &TcpStream, command: &str) -> Result<Vec<u8>, Error> {
+    write(stream, command.as_bytes()).await?;
+    read_until(stream, |answer| answer.ends_with(b"\r\n")).await
 }
 
 fn check_version(version: &str) -> Result<(), Error> {
@@ -361,5 +404,13 @@ mod tests {
         {
             assert_eq!(check_version(version).is_ok(), good, "{version}");
         }
+    }
+
+    #[test]
+    fn a_host_of_several_servers_is_refused() {
+        let one_server = |addrs: &[&str]| one_server(&addrs.iter().map(|addr| addr.parse().unwrap()).collect::<Vec<_>>());
+        assert!(one_server(&["127.0.0.1:1", "[::1]:1", "127.0.0.1:1"]).is_ok());
+        assert!(one_server(&["127.0.0.1:1", "127.0.0.2:1"]).unwrap_err().to_string().contains("2 addresses"));
+        assert!(one_server(&["[::1]:1", "[::2]:1", "127.0.0.1:1"]).is_err());
     }
 }

@@ -156,8 +156,13 @@ impl Store for MemcachedStore {
         let done = call.grant(request, asks_for_a_free_one).await?;
         match done.outcome.answer {
             Answer::Granted(grant) => Ok(AcquireReply::Granted(grant)),
-            Answer::Busy { position, holder } => {
-                let busy = Busy::new(self.poll_interval(position)).with_position(position).with_holder(holder);
+            Answer::Busy { position, mut holder } => {
+                let every = self.poll_interval(position);
+                // A lease shows no rest while it ends. Waiters would ask again at once, for seconds.
+                if let Some(rest) = holder.as_mut().and_then(|holder| holder.ttl.as_mut()) {
+                    *rest = (*rest).max(every);
+                }
+                let busy = Busy::new(every).with_position(position).with_holder(holder);
                 Ok(AcquireReply::Busy(busy))
             }
         }

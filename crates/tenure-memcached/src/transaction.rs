@@ -67,7 +67,11 @@ impl Call<'_> {
     pub(crate) async fn grant(&self, request: &Request, free: bool) -> Result<Done<Change<Answer>>, Error> {
         self.run(free, &mut |item: &mut Item| item.acquire(request), &|mut change: Change<Answer>, item: &Item| {
             let Answer::Granted(_) = change.answer else { return Some(Ok(change)) };
-            // It may be gone again. Then another client was faster.
+            // It may be gone again. Then another client was faster. Or it ends too soon, because the server
+            // has looked at its own clock meanwhile. Then it is written again.
+            if request.generated && item.ends_within(&request.owner, request.ttl) {
+                return None;
+            }
             let fence = item.fence_of(&request.owner)?;
             Some(fence.map(|fence| {
                 change.answer = Answer::Granted(Grant::new(Some(fence), request.ttl));

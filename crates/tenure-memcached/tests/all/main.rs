@@ -7,6 +7,7 @@ mod dropped;
 mod faults;
 mod forgets;
 mod items;
+mod refusals;
 #[path = "../../../tenure-sql/tests/shared/requests.rs"]
 mod requests;
 

@@ -1,0 +1,57 @@
+//! Servers on which no lock is safe, or which somebody meant otherwise.
+
+use std::time::Duration;
+
+use tenure::store::AcquireReply;
+use tenure::{Error, ErrorKind};
+use tenure_memcached::Options;
+use tenure_testkit::MemcachedServer;
+
+use crate::open;
+use crate::requests::{busy, granted, owner, request};
+
+async fn refused(url: &str) -> Error {
+    let error = Options::parse(url).unwrap().open().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error:?}");
+    error
+}
+
+/// A login looks like a write. A server that wants none would keep the password for everybody to read.
+#[tokio::test]
+async fn a_login_is_not_shown_to_a_server_that_wants_none() {
+    let server = MemcachedServer::start();
+    let error = refused(&server.url().replace("//", "//app:s3cret@")).await.to_string();
+    assert!(error.contains("-Y") && !error.contains("s3cret"), "{error}");
+    let shown = server.ask("get tenure", None);
+    assert!(shown.is_empty(), "anybody can read {shown:?}");
+}
+
+/// A password that is refused may come back in the answer.
+#[tokio::test]
+async fn a_wrong_login_is_refused_without_a_word_of_it() {
+    let server = MemcachedServer::builder().login("app", "s3cret").start();
+    let error = refused(&server.url().replace("//", "//app:wr0ng@")).await.to_string();
+    assert!(error.contains("password") && !error.contains("wr0ng"), "{error}");
+    open(&server.url().replace("//", "//app:s3cret@")).await;
+}
+
+/// Without versions nothing can be compared before it is swapped.
+#[tokio::test]
+async fn a_server_without_versions_is_refused() {
+    let server = MemcachedServer::builder().arg("-C").start();
+    let error = refused(&server.url()).await.to_string();
+    assert!(error.contains("-C"), "{error}");
+}
+
+/// It shows no rest of a life that is nearly over. A waiter does not ask again at once for that.
+#[tokio::test]
+async fn a_waiter_asks_at_intervals_until_the_very_end() {
+    let server = MemcachedServer::start();
+    let store = open(&(server.url() + "?poll_interval=50ms")).await;
+    let dying = request("x", &owner()).with_ttl(Duration::from_secs(1));
+    granted(&store, &dying).await;
+    let busy = busy(&store, &request("x", &owner())).await;
+    let rest = busy.holder.unwrap().ttl.unwrap();
+    assert!(rest >= Duration::from_millis(50), "{rest:?}");
+    assert!(matches!(store.acquire(&request("y", &owner())).await.unwrap(), AcquireReply::Granted(_)));
+}
