@@ -365,7 +365,7 @@ async fn log_in(stream: &TcpStream, words: &str) -> Result<(), Error> {
 /// Refuses a server that gives its items no versions.
 async fn check_versions(stream: &TcpStream) -> Result<(), Error> {
     write(stream, b"stats settings\r\n").await?;
-    // Whatever else answers is told apart by the next command.
+    // Other programs end with a line of their own. The next command finds them out.
     let is_over = |answer: &[u8]| {
         answer.ends_with(b"END\r\n") || (!b"STAT ".starts_with(&answer[..answer.len().min(5)]) && answer.ends_with(b"\r\n"))
     };
