@@ -16,10 +16,9 @@
 //! each other, and wait in one queue. Our keys have the owner token as their value; theirs are empty.
 //!
 //! # Fences
-//! The fence is a revision of etcd, so it rises with each write. A hold is confirmed by a write to the
-//! key, or begins with the deletion of the key in front. `ETCD_LOCK_REV` of `etcdctl lock` is a revision
-//! as well, and a fence is 1024 times one. A resource that both kinds of clients write to compares
-//! `TENURE_FENCE / 1024` with it.
+//! The fence is 1024 times a revision of etcd, so it rises with each write. A hold is confirmed by a write
+//! to the key, or begins with the deletion of the key in front. `ETCD_LOCK_REV` of `etcdctl lock` is a
+//! revision: a resource that both kinds of clients write to compares `TENURE_FENCE / 1024` with it.
 //!
 //! # Ttl
 //! etcd counts in whole seconds, and keeps no lease for less than one and a half election timeouts: 2 s by
