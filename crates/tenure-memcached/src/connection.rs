@@ -98,7 +98,7 @@ impl Connection {
         if let Some(link) = self.present() {
             return Ok(link);
         }
-        let clock = self.state().clock;
+        let clock = self.state().known_clock();
         let link = Arc::new(Link::open(&self.host, self.port, &self.login, clock).await?);
         let mut state = self.state();
         if let Some(before) = state.link.replace(Arc::clone(&link)) {
@@ -168,6 +168,10 @@ impl Connection {
 }
 
 impl State {
+    fn known_clock(&self) -> Option<ServerClock> {
+        self.link.as_ref().map(|link| link.clock()).or(self.clock)
+    }
+
     /// Keeps what is known by a closed connection. Its commands without an answer may run late.
     fn note_lost(&mut self, link: &Link) {
         self.clock = Some(link.clock());
