@@ -28,19 +28,38 @@ fn every_row_of_the_matrix_is_as_promised() {
     let rows: Vec<_> =
         rows.flat_map(|item| seeds(&item).into_iter().map(move |seed| (item.clone(), seed)).collect::<Vec<_>>()).collect();
     assert!(!rows.is_empty(), "no row has {wanted:?} in its id");
-    let mut wrong = Vec::new();
     // Servers that watch one another take one that gets no processor for down, so they have it for themselves.
     let watched = |id: &str| id.starts_with("sentinel/") || id.starts_with("cluster/");
     let (groups, others): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(item, _)| watched(&item.id));
-    let mut note = |outcome: Outcome| {
+    let mut broke = played(&lab, others, 10);
+    broke.extend(played(&lab, groups, 3));
+    let (late, mut wrong): (Vec<_>, Vec<_>) = broke.into_iter().partition(is_late);
+    for outcome in late {
+        eprintln!("{}: played again, alone", told(&outcome));
+        wrong.extend(played(&lab, vec![(outcome.item, outcome.seed); 3], 1));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.iter().map(told).collect::<Vec<_>>().join("\n"));
+}
+
+/// Plays so many rows side by side, which wait most of the time. Those that are not as promised.
+fn played(lab: &Lab, rows: Vec<(Item, u64)>, jobs: usize) -> Vec<Outcome> {
+    let mut broke = Vec::new();
+    run::all(lab, rows, jobs, |outcome| {
         if !outcome.ok {
-            let told = outcome.shown.as_ref().map(|shown| picture(&shown.history)).unwrap_or_default();
-            wrong.push(format!("{} (seed {}): {}\n{told}", outcome.item.id, outcome.seed, outcome.trouble.unwrap_or_default()));
+            broke.push(outcome);
         }
         ControlFlow::Continue(())
-    };
-    // Rows wait most of the time.
-    run::all(&lab, others, 14, &mut note);
-    run::all(&lab, groups, 3, &mut note);
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    });
+    broke
+}
+
+/// Something did not come in time. The rows beside it may have kept the processor from a server, which no timer of ours sees. What
+/// does come, and is wrong, is wrong on any machine.
+fn is_late(outcome: &Outcome) -> bool {
+    outcome.trouble.as_ref().is_some_and(|trouble| trouble.contains(" in vain for "))
+}
+
+fn told(outcome: &Outcome) -> String {
+    let picture = outcome.shown.as_ref().map(|shown| picture(&shown.history)).unwrap_or_default();
+    format!("{} (seed {}): {}\n{picture}", outcome.item.id, outcome.seed, outcome.trouble.as_deref().unwrap_or_default())
 }

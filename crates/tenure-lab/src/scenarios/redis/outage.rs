@@ -175,18 +175,12 @@ fn stopped_before_acquire(stage: &mut Stage<'_>, redis: &Redis) {
 
 /// A client that comes meanwhile gets an error: the server is busy.
 fn busy_for_a_moment(stage: &mut Stage<'_>, redis: &Redis) {
-    let (.., first, second) = stage.begins();
     let c = stage.far();
-    first.renewed(now());
-    stage.keeps = true;
-    (BUSY.begin)(redis);
-    stage.fault(BUSY.what);
-    std::thread::sleep(Duration::from_millis(stage.rng.u64(A_MOMENT)));
-    c.asks(DOOR, terms().wait(Duration::ZERO)).failed("Unavailable");
-    (BUSY.end)(redis);
-    let since = stage.fault("it is killed");
-    first.renewed(since);
-    stage.ends_well(&first, &second);
+    let begin = || {
+        (BUSY.begin)(redis);
+        c.asks(DOOR, terms().wait(Duration::ZERO)).failed("Unavailable");
+    };
+    stage.is_away_for_a_moment(begin, Some(&|| (BUSY.end)(redis)));
 }
 
 fn clock_back(stage: &mut Stage<'_>, redis: &Redis) {
