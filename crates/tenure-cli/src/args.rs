@@ -369,7 +369,7 @@ pub(crate) struct Migration {
 }
 
 const STORE_HELP: &str = "Where locks are kept: sqlite:PATH, redis://, rediss:// or redis+unix:// (or valkey), \
-redis+sentinel://, redis+cluster://, quorum+redis://. Otherwise TENURE_STORE, the config file, or a file of this user alone. See `tenure help store`";
+redis+sentinel://, redis+cluster://, quorum+redis://, postgres://, mysql://, etcd://, zookeeper:// or memcached://. Otherwise TENURE_STORE, the config file, or a file of this user alone. See `tenure help store`";
 
 const AFTER: &str = "\
 Exit codes: the command's own, or 128+n if signal n ended it

@@ -1,13 +1,15 @@
 //! Compares a lock in etcd with its own requests, sent without a lock around them, in turn. Prints how long a
-//! hand-over takes as well.
+//! hand-over takes as well, from the call of release to the grant of a waiter.
 //!
-//! `cargo run --release -p tenure-etcd --example raw-cost`
+//! `cargo run --release -p tenure-etcd --example raw-cost [-- PEER]`
 //!
 //! Starts an etcd, which does not wait for its disk. A round takes and releases a mutex for a while. Prints
-//! the medians of all rounds.
+//! the medians of all rounds. PEER is a program that does the same hand-overs by another library, in turns with
+//! ours: `just etcd-cost` builds the one in `compare/go/etcd`, of etcd's own package `concurrency`, and names it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "it is what the program is for")]
 
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use http::uri::PathAndQuery;
@@ -28,6 +30,8 @@ use proto::{
 };
 
 const ROUNDS: usize = 15;
+/// In each round.
+const HANDOVERS: usize = 20;
 const TIME: Duration = Duration::from_millis(500);
 const TTL: Duration = Duration::from_secs(30);
 
@@ -68,18 +72,17 @@ fn median(mut all: Vec<f64>) -> f64 {
     all[all.len() / 2]
 }
 
-/// Two processes' worth of lockers pass a name to and fro. Returns microseconds from the release to the grant.
-async fn handovers(url: &str) -> f64 {
+/// Two processes' worth of lockers pass a name to and fro. Returns the microseconds of each hand-over.
+async fn handovers(url: &str, name: &str) -> Vec<f64> {
     let one = tenure_etcd::connect(url).await.unwrap();
     let other = tenure_etcd::connect(url).await.unwrap();
     let mut all = Vec::new();
-    for round in 0..200 {
-        let (here, there): (&Locker, &Locker) = if round % 2 == 0 { (&one, &other) } else { (&other, &one) };
-        let name = format!("handed {}", round / 40);
-        let guard = here.mutex(&*name).acquire().await.unwrap();
-        let waits = there.mutex(&*name).acquire();
+    for turn in 0..HANDOVERS {
+        let (here, there): (&Locker, &Locker) = if turn % 2 == 0 { (&one, &other) } else { (&other, &one) };
+        let guard = here.mutex(name).ttl(TTL).acquire().await.unwrap();
+        let waits = there.mutex(name).ttl(TTL).acquire();
         let waits = tokio::spawn(async move { (waits.await.unwrap(), Instant::now()) });
-        while one.inspect(&name).await.unwrap().is_none_or(|entry| entry.waiters.is_empty()) {
+        while one.inspect(name).await.unwrap().is_none_or(|entry| entry.waiters.is_empty()) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         // Its watch begins.
@@ -90,7 +93,16 @@ async fn handovers(url: &str) -> f64 {
         all.push(at.duration_since(began).as_secs_f64() * 1e6);
         let _released = guard.release().await.unwrap();
     }
-    median(all)
+    all
+}
+
+/// The same by another program, which prints a line for each.
+fn handovers_by(peer: &str, etcd: &EtcdCluster, name: &str) -> Vec<f64> {
+    let mut peer = Command::new(peer);
+    let output = peer.args([&etcd.addr(0).to_string(), name, &HANDOVERS.to_string()]).stderr(Stdio::inherit()).output();
+    let output = output.expect("the peer can be run");
+    assert!(output.status.success(), "the peer ended with {}", output.status);
+    String::from_utf8(output.stdout).unwrap().lines().map(|line| line.parse().expect("microseconds")).collect()
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -105,5 +117,13 @@ async fn main() {
     }
     let (ours, theirs) = (median(ours), median(theirs));
     println!("acquire and release: {ours:.0}/s, the requests alone {theirs:.0}/s: {:.0} %", ours / theirs * 100.0);
-    println!("hand-over: {:.0} us", handovers(&etcd.url("handed/")).await);
+    let peer = std::env::args().nth(1);
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        ours.extend(handovers(&etcd.url("handed/"), &format!("ours {round}")).await);
+        theirs.extend(peer.iter().flat_map(|peer| handovers_by(peer, etcd, &format!("theirs {round}"))));
+    }
+    let (ours, theirs) = (median(ours), if theirs.is_empty() { None } else { Some(median(theirs)) });
+    let beside = theirs.map_or_else(String::new, |theirs| format!(", the peer {theirs:.0} us: {:.0} %", ours / theirs * 100.0));
+    println!("hand-over: {ours:.0} us{beside}");
 }

@@ -333,6 +333,20 @@ fn help_is_short_and_leads_to_the_rest() {
     }
 }
 
+/// The page of the stores has every kind of URL that the command says it speaks.
+#[test]
+fn the_page_of_the_stores_has_every_kind_of_url() {
+    let place = Place::new();
+    let page = place.output(&["help", "store"]).out;
+    let refused = place.output(&["show", "--store", "nowhere:x"]);
+    let words = refused.err.split_whitespace().filter_map(|word| Some(&word[..word.find("://")? + "://".len()]));
+    let spoken: BTreeSet<_> = words.collect();
+    assert!(spoken.len() > 10, "{refused:?}");
+    for kind in spoken {
+        assert!(page.contains(kind), "{kind}: {page}");
+    }
+}
+
 /// The page of the stores has every parameter that a URL takes, and none that it does not.
 #[test]
 fn the_page_of_the_stores_has_every_parameter() {
