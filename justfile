@@ -75,7 +75,7 @@ costs *args:
 # A lock in etcd beside its requests alone, and a hand-over beside that of etcd's Go package
 etcd-cost:
     cd compare/go/etcd && go build -mod=readonly -buildvcs=false -o bin/peer .
-    cargo run --release --locked -p tenure-etcd --example raw-cost -- compare/go/etcd/bin/peer
+    cargo run --release --locked -p tenure-etcd --example etcd-cost -- compare/go/etcd/bin/peer
 
 # Breakages that no test notices: of the core, or with `scripts` of the Lua scripts
 mutants *args:

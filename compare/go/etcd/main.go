@@ -17,8 +17,9 @@ import (
 const (
 	// Seconds.
 	ttl = 30
-	// For the watch of a waiter, which nothing shows.
-	watches = 10 * time.Millisecond
+	// For the watch of a waiter, which nothing shows. It begins at a revision that is there already, and etcd gets to such
+	// watches every 100 ms.
+	watches = 200 * time.Millisecond
 )
 
 func check(err error) {

@@ -1,6 +1,6 @@
 //! Compares a lock in a table with its own statements, sent by the database's driver alone, in turn.
 //!
-//! `cargo run --release -p tenure-sql --features mysql,postgres --example raw-cost`
+//! `cargo run --release -p tenure-sql --features mysql,postgres --example sql-cost`
 //!
 //! Starts a PostgreSQL and a MariaDB, which do not wait for their disk. Each task takes and releases a mutex of its own, again and
 //! again. The driver has one connection, as the store has. Prints the medians of all rounds.

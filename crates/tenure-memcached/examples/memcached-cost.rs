@@ -1,6 +1,6 @@
 //! Compares a lock in memcached with its commands, sent on a connection by nobody but this program, in turn.
 //!
-//! `cargo run --release -p tenure-memcached --example raw-cost`
+//! `cargo run --release -p tenure-memcached --example memcached-cost`
 //!
 //! One task takes and releases a mutex, again and again. By itself that is `add`, and for the release `gets` and a deletion of that
 //! version: three round trips. Prints the medians of all rounds.

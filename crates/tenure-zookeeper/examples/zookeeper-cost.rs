@@ -1,6 +1,6 @@
 //! Compares a lock in ZooKeeper with its own requests, sent on a connection by nobody but this program, in turn.
 //!
-//! `cargo run --release -p tenure-zookeeper --example raw-cost`
+//! `cargo run --release -p tenure-zookeeper --example zookeeper-cost`
 //!
 //! Starts a ZooKeeper, which does not wait for its disk. One task takes and releases a mutex, again and again. By
 //! itself that is a create with a list behind it in one packet, and for the release a delete: two round trips.

@@ -1,7 +1,7 @@
 //! Compares a lock in etcd with its own requests, sent without a lock around them, in turn. Prints how long a
 //! hand-over takes as well, from the call of release to the grant of a waiter.
 //!
-//! `cargo run --release -p tenure-etcd --example raw-cost [-- PEER]`
+//! `cargo run --release -p tenure-etcd --example etcd-cost [-- PEER]`
 //!
 //! Starts an etcd, which does not wait for its disk. A round takes and releases a mutex for a while. Prints
 //! the medians of all rounds. PEER is a program that does the same hand-overs by another library, in turns with
@@ -30,8 +30,11 @@ use proto::{
 };
 
 const ROUNDS: usize = 15;
-/// In each round.
 const HANDOVERS: usize = 20;
+/// Of so many hand-overs each.
+const HANDOVER_ROUNDS: usize = 5;
+/// As long as the peer waits for a watch to begin. It would need up to 90 ms more without that, and ours would not.
+const WATCHES: Duration = Duration::from_millis(200);
 const TIME: Duration = Duration::from_millis(500);
 const TTL: Duration = Duration::from_secs(30);
 
@@ -85,8 +88,7 @@ async fn handovers(url: &str, name: &str) -> Vec<f64> {
         while one.inspect(name).await.unwrap().is_none_or(|entry| entry.waiters.is_empty()) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // Its watch begins.
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(WATCHES).await;
         let began = Instant::now();
         let _released = guard.release().await.unwrap();
         let (guard, at) = waits.await.unwrap();
@@ -119,7 +121,7 @@ async fn main() {
     println!("acquire and release: {ours:.0}/s, the requests alone {theirs:.0}/s: {:.0} %", ours / theirs * 100.0);
     let peer = std::env::args().nth(1);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for round in 0..ROUNDS {
+    for round in 0..HANDOVER_ROUNDS {
         ours.extend(handovers(&etcd.url("handed/"), &format!("ours {round}")).await);
         theirs.extend(peer.iter().flat_map(|peer| handovers_by(peer, etcd, &format!("theirs {round}"))));
     }
