@@ -85,3 +85,56 @@ impl Link {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::broken::memcached::Memcached;
+    use crate::broken::zookeeper::ZooKeeper;
+    use crate::broken::{engine, server};
+
+    /// Two clients send these commands to a real server and to the model, and get these replies.
+    fn assert_replies(engine: Engine, told: &[(u8, Command, &str)]) {
+        let (real, mut model) = (engine::Server::start(engine, false), server::Server::default());
+        let scale = Scale { start: 0, step: engine.step(), wall: 1_700_000_000_000, nonce: 7 };
+        let mut links = BTreeMap::new();
+        for (at, (who, command, expected)) in told.iter().enumerate() {
+            let link = links.entry(who).or_insert_with(|| Link::open(engine, real.addr(), Path::new(""), &scale).unwrap());
+            link.send(&scale, *command).unwrap();
+            let reply = link.receive(&scale, *command).unwrap();
+            assert_eq!(reply.to_string(), *expected, "{at}: {command}, of the server");
+            assert_eq!(model.run((*who, 0), *command, 0), reply, "{at}: {command}, of the model");
+        }
+    }
+
+    #[test]
+    #[rustfmt::skip]
+    fn memcached_replies_as_its_model() {
+        let [get, gets, delete] = [Memcached::Get, Memcached::Gets, Memcached::Delete].map(Memcached::command);
+        let item = |take| Value::Record { who: 0, take, ends: 2 };
+        let add = |take| Memcached::Add(item(take), Some(2)).command();
+        let cas = |take| Memcached::Cas(item(take)).command();
+        let (first, second) = ("(token-A1 until t2)", "(token-A2 until t2)");
+        assert_replies(Engine::Memcached, &[
+            (0, gets, "nil"), (0, cas(1), "NOT_FOUND"), (0, delete, "NOT_FOUND"),
+            (0, add(1), "STORED"), (1, add(2), "NOT_STORED"), (1, get, first), (1, cas(2), "EXISTS"),
+            (0, gets, first), (1, gets, first), (1, cas(2), "STORED"), (0, cas(1), "EXISTS"), (1, cas(1), "EXISTS"),
+            (0, gets, second), (0, delete, "DELETED"), (0, cas(1), "NOT_FOUND"),
+            (1, add(1), "STORED"), (0, cas(2), "EXISTS"), (0, get, first),
+        ]);
+    }
+
+    #[test]
+    #[rustfmt::skip]
+    fn zookeeper_replies_as_its_model() {
+        let [create, list] = [ZooKeeper::Create, ZooKeeper::Children].map(ZooKeeper::command);
+        let delete = |node| ZooKeeper::Delete(Value::Nodes(node)).command();
+        assert_replies(Engine::ZooKeeper, &[
+            (0, list, "nothing"), (0, create, "n0"), (1, create, "n1"), (0, list, "n0 n1"), (1, list, "n0 n1"),
+            (0, delete(1), "OK"), (0, delete(1), "no node"), (1, list, "n1"),
+            (0, create, "n2"), (1, delete(2), "OK"), (1, list, "n2"), (0, delete(4), "OK"), (0, list, "nothing"),
+        ]);
+    }
+}

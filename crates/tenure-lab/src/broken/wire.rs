@@ -90,7 +90,7 @@ impl Scale {
         }
     }
 
-    /// What a scheme has written.
+    /// A value as a scheme has written it.
     pub(crate) fn read(&self, text: &str) -> Value {
         if let Some((owner, ends)) = text.split_once(' ') {
             return match (self.read(owner), self.read(ends)) {

@@ -109,7 +109,7 @@ impl World {
 
     /// Everything that can happen next.
     pub(crate) fn actions(&self, setting: &Setting, actions: &mut Vec<Action>) {
-        for client in self.clients.iter().filter(|client| client.died.is_none()) {
+        for client in self.clients.iter().filter(|client| client.died.is_none() && !client.stopped) {
             self.moves(setting, client, actions);
         }
         let passes = self.now < setting.horizon && !self.is_renewal_due(setting) && !(setting.prompt && self.is_busy());
@@ -122,6 +122,9 @@ impl World {
         ] {
             actions.extend(may.then_some(action));
         }
+        // Last, so that of two stories as short it is the one in which the others come first.
+        let stopped = self.clients.iter().filter(|client| client.stopped && client.died.is_none());
+        actions.extend(stopped.map(|client| Action::Continue(client.who)));
     }
 
     /// Somebody renews at this very moment, if renewals are punctual.
@@ -144,10 +147,6 @@ impl World {
 
     fn moves(&self, setting: &Setting, client: &Client, actions: &mut Vec<Action>) {
         let who = client.who;
-        if client.stopped {
-            actions.push(Action::Continue(who));
-            return;
-        }
         for lane in 0..2 {
             let begin = match client.lanes[lane].stage {
                 Stage::Ready(..) => None,

@@ -29,7 +29,7 @@ const NODE_GONE: i32 = -101;
 
 pub(crate) struct Link {
     stream: TcpStream,
-    /// The same. Whoever writes a request has it.
+    /// The same, for one request at a time.
     writer: Arc<Mutex<TcpStream>>,
     /// The transaction that made this client's node.
     czxid: u64,
@@ -146,7 +146,7 @@ fn path(node: Value) -> String {
     format!("/{LOCK}/n{:010}", bit.trailing_zeros())
 }
 
-/// What is sent.
+/// A request, or a part of one.
 #[derive(Default)]
 struct Out(Vec<u8>);
 
@@ -177,7 +177,7 @@ impl Out {
     }
 }
 
-/// What is left of an answer.
+/// The rest of an answer.
 struct In(Vec<u8>);
 
 impl In {

@@ -2,7 +2,7 @@
 //!
 //! A waiter asks for the children again and again. As articles have it, it watches the node in
 //! front of its own, and then asks once: who holds when is the same. Nobody listens for the end of
-//! its session. One who did would be told a moment after it goes on.
+//! its session. One who did would learn of it a moment after it goes on.
 
 use tenure_testkit::register::Comparison;
 

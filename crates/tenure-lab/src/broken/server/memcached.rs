@@ -16,7 +16,7 @@ impl Server {
                 self.text(LOCK)
             }
             Memcached::Cas(_) if !self.keys.contains_key(LOCK) => NOT_FOUND,
-            Memcached::Cas(_) if !self.unwatched(from) => EXISTS,
+            Memcached::Cas(_) if !self.is_as_seen(from) => EXISTS,
             Memcached::Cas(value) => {
                 self.set(LOCK, value, None);
                 STORED
@@ -26,6 +26,11 @@ impl Server {
                 _ => NOT_FOUND,
             },
         }
+    }
+
+    /// Whether the lock is as the connection saw it last.
+    fn is_as_seen(&self, from: (u8, u8)) -> bool {
+        self.watches.get(&from).is_some_and(|(key, version)| self.keys.get(key).map(|entry| entry.version) == *version)
     }
 
     /// The lock is evicted, and the rest stays.
