@@ -234,7 +234,8 @@ impl ZooKeeperEnsemble {
         Self::launch(false)
     }
 
-    /// As [`start`](Self::start), for [`cut_off`](Self::cut_off).
+    /// As [`start`](Self::start), for [`cut_off`](Self::cut_off). The leader has to stay: a server that comes to the next one
+    /// before that listens takes the end of its link for the end of that leader.
     pub fn start_with_links() -> Self {
         Self::launch(true)
     }
@@ -278,6 +279,12 @@ impl ZooKeeperEnsemble {
     pub fn url(&self, chroot: &str) -> String {
         let hosts: Vec<_> = self.servers.iter().map(|server| server.addr().to_string()).collect();
         format!("zookeeper://{}/{chroot}", hosts.join(","))
+    }
+
+    /// The number of a server that follows.
+    pub fn follower(&self) -> usize {
+        let leader = self.leader().addr();
+        self.servers.iter().position(|server| server.addr() != leader).expect("two follow")
     }
 
     /// The server that leads now. Waits for one.

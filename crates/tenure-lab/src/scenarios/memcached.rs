@@ -9,7 +9,7 @@ use super::actor::Claim;
 use super::fixtures::Played;
 use super::scheme::in_record;
 use super::server::{self, Fixture, On, Target, plain, play};
-use super::stage::{Access, DOOR, Heir, Line, Look, PATIENCE, Stage, now, terms};
+use super::stage::{Access, DOOR, Heir, Line, Look, PATIENCE, Stage, TTL, now, terms};
 use super::{Rows, anywhere};
 use crate::Item;
 
@@ -72,9 +72,10 @@ impl Memcached {
         Self::with(&[])
     }
 
-    /// On a server that soon evicts.
+    /// On a small server that evicts what was written first. As it comes, it would spare what is read again and again, as a lock
+    /// is that somebody renews.
     fn small() -> Self {
-        Self::with(&SMALL)
+        Self::with(&[&SMALL[..], &["-o", "no_lru_maintainer"]].concat())
     }
 
     /// On a small server that evicts nothing.
@@ -210,7 +211,7 @@ fn one_killed(stage: &mut Stage<'_>, on: &Memcached) {
     let lost = door.lost();
     stage.holds_true(door.last_step() <= Some(lost), "the guard let a step go on");
     gate.renewed(lost);
-    std::thread::sleep(stage.kept());
+    std::thread::sleep(TTL);
     stage.holds_true(!waits.is_granted(), "the door was granted at another server");
     let since = now();
     lost_server.restart();

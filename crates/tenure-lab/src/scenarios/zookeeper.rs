@@ -140,27 +140,20 @@ struct Ensemble {
 }
 
 impl Ensemble {
-    fn new(near_follower: bool) -> Self {
-        let (servers, chroot) = (ZooKeeperEnsemble::start_with_links(), ZooKeeperServer::fresh_chroot());
-        let leader = servers.leader().addr();
-        let follower = servers.servers.iter().position(|server| server.addr() != leader).expect("one follows");
-        let all = servers.url(&chroot);
-        let [near, far] = if near_follower {
-            [servers.servers[follower].url(&chroot), servers.leader().url(&chroot)]
-        } else {
-            [all.clone(), all]
-        };
-        Self { servers, chroot, near, far, follower }
-    }
-
     /// All go to any server.
     fn start() -> Self {
-        Self::new(false)
+        let (servers, chroot) = (ZooKeeperEnsemble::start(), ZooKeeperServer::fresh_chroot());
+        let all = servers.url(&chroot);
+        let follower = servers.follower();
+        Self { servers, chroot, near: all.clone(), far: all, follower }
     }
 
     /// Those who are near go to one that follows, and the others to the leader.
     fn start_near_follower() -> Self {
-        Self::new(true)
+        let (servers, chroot) = (ZooKeeperEnsemble::start_with_links(), ZooKeeperServer::fresh_chroot());
+        let follower = servers.follower();
+        let (near, far) = (servers.servers[follower].url(&chroot), servers.leader().url(&chroot));
+        Self { servers, chroot, near, far, follower }
     }
 }
 
