@@ -9,8 +9,11 @@ mod beside;
 mod case;
 mod catalogue;
 mod command;
+mod engine;
 mod judge;
+mod link;
 mod matrix;
+mod memcached;
 mod ours;
 mod player;
 mod program;
@@ -22,6 +25,7 @@ mod story;
 mod timestamp;
 mod wire;
 mod world;
+mod zookeeper;
 
 use std::sync::Arc;
 

@@ -99,8 +99,8 @@ const INTRODUCTION: &str = "\
 Made by `tenure lab run --report docs/lab.md`; do not edit.
 
 The lab breaks locks in front of you. `tenure lab list` lists them. `tenure lab run A1/crash` shows
-one with its story and a timeline. `tenure lab run` runs all of them. The lab starts redis-servers
-and processes of its own, stops them and kills them.
+one with its story and a timeline. `tenure lab run` runs all of them. The lab starts servers and
+processes of its own, stops them and kills them.
 
 - **holds**: no two processes regarded themselves as the holder at one time. Fences rose. Losses were
   reported in time. The name came free in time.
@@ -139,8 +139,15 @@ const BROKEN_LOCKS: &str = "
 ## Locks as others write them
 
 Each is broken twice. A model finds the shortest way. Then real processes go that way on a real
-server. A step is a moment, and a lease lasts two steps. A, B and C are processes. EXPIRE and TTL in
-a story are played as PEXPIRE and PTTL, so that a step takes a tenth of a second.
+server. A step is a moment, and a lease lasts two steps. A, B and C are processes.
+
+- On Redis, EXPIRE and TTL in a story are played as PEXPIRE and PTTL, so that a step takes a tenth
+  of a second.
+- memcached counts in whole seconds, and its clock is up to two seconds behind. A step takes 5 s
+  there.
+- On ZooKeeper a session lasts as long as a lease. A step takes 3 s there. A waiter asks for the
+  children instead of watching the node in front of its own. The fence in a story is the place of
+  a node, and its czxid is played.
 
 ";
 
@@ -204,9 +211,9 @@ fn scenarios(text: &mut String, outcomes: &[Outcome]) {
 }
 
 fn in_a_dialect(outcome: &Outcome) -> bool {
-    !["redis/", "quorum/", "sqlite/", "memory/", "postgres/", "mariadb/", "etcd/"]
-        .iter()
-        .any(|store| outcome.item.id.starts_with(store))
+    const OURS: [&str; 9] =
+        ["redis/", "quorum/", "sqlite/", "memory/", "postgres/", "mariadb/", "etcd/", "memcached/", "zookeeper/"];
+    !OURS.iter().any(|store| outcome.item.id.starts_with(store))
 }
 
 fn rows<'a>(text: &mut String, outcomes: impl Iterator<Item = &'a Outcome>) {

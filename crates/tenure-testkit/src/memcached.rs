@@ -1,5 +1,7 @@
 //! A real memcached for one test, or for all tests of a process.
 
+mod fill;
+
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -12,6 +14,8 @@ use tempfile::TempDir;
 
 use crate::guardian;
 use crate::process::{Signal, Spawned, free_port};
+
+pub use self::fill::Filling;
 
 const START: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(10);

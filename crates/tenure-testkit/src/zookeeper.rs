@@ -1,5 +1,7 @@
 //! A real ZooKeeper for one test, for all tests of a process, or an ensemble of three.
 
+mod delete;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -14,11 +16,14 @@ use tempfile::TempDir;
 
 use crate::guardian;
 use crate::process::{Signal, Spawned, free_port, wait_until};
+use crate::proxy::Proxy;
 
 const START: Duration = Duration::from_secs(60);
 const LOG: &str = "log";
 /// Where Debian has it.
-const CLASSES: &str = "/usr/share/java/zookeeper.jar";
+pub const CLASSES: &str = "/usr/share/java/zookeeper.jar";
+/// How many digits stand at the end of a sequential node.
+const SEQUENCE: usize = 10;
 const PROGRAM: &str = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
 
 /// The length of a tick: sessions end a tick or so after their timeout.
@@ -113,6 +118,44 @@ impl ZooKeeperServer {
         ask().unwrap_or_default()
     }
 
+    /// The ephemeral nodes below a path, in the order in which they were made, each with its session. Of an ensemble, only the
+    /// leader knows.
+    #[track_caller]
+    pub fn nodes(&self, path: &str) -> Vec<(String, String)> {
+        let (dump, mut session, mut nodes) = (self.dump(), "", Vec::new());
+        for line in dump.lines().skip_while(|line| !line.starts_with("ephemeral nodes")) {
+            match line.strip_prefix('\t') {
+                Some(node) if node.strip_prefix(path).is_some_and(|rest| rest.starts_with('/')) => {
+                    nodes.push((node.to_owned(), session.to_owned()));
+                }
+                _ => session = line.trim_end_matches(':'),
+            }
+        }
+        nodes.sort_by_key(|(node, _)| node.get(node.len().saturating_sub(SEQUENCE)..).map(str::to_owned));
+        nodes
+    }
+
+    /// Whether a session has not ended.
+    #[track_caller]
+    pub fn has_session(&self, session: &str) -> bool {
+        let dump = self.dump();
+        dump.lines().take_while(|line| !line.starts_with("ephemeral nodes")).any(|line| line.trim() == session)
+    }
+
+    /// Deletes a node, as any client may.
+    #[track_caller]
+    pub fn delete(&self, path: &str) {
+        let code = delete::delete(self.addr(), path).unwrap_or_else(|error| panic!("{path} cannot be deleted: {error}"));
+        assert_eq!(code, 0, "{path} cannot be deleted");
+    }
+
+    #[track_caller]
+    fn dump(&self) -> String {
+        let dump = self.four_letters("dump");
+        assert!(dump.contains("ephemeral nodes"), "zookeeper at port {} shows no nodes: {dump}", self.port);
+        dump
+    }
+
     /// The log so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join(LOG)).unwrap_or_default()
@@ -128,7 +171,8 @@ impl ZooKeeperServer {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_ready(&self) -> bool {
+    /// Whether it serves.
+    pub fn is_ready(&self) -> bool {
         self.four_letters("srvr").contains("Mode: ")
     }
 
@@ -180,31 +224,67 @@ impl ZooKeeperServer {
 pub struct ZooKeeperEnsemble {
     /// Its servers.
     pub servers: Vec<ZooKeeperServer>,
+    /// Of each server: its ways to the others, when one of them leads.
+    links: Vec<Vec<Proxy>>,
 }
 
 impl ZooKeeperEnsemble {
     /// Starts three, and waits until all serve.
     pub fn start() -> Self {
+        Self::launch(false)
+    }
+
+    /// As [`start`](Self::start), for [`cut_off`](Self::cut_off). The leader has to stay: a server that comes to the next one
+    /// before that listens takes the end of its link for the end of that leader.
+    pub fn start_with_links() -> Self {
+        Self::launch(true)
+    }
+
+    fn launch(has_links: bool) -> Self {
         let mut servers: Vec<_> = (0..3).map(|_| ZooKeeperServer::prepared(free_port())).collect();
-        let mut ensemble = String::new();
-        for id in 1..=servers.len() {
-            let _ = writeln!(ensemble, "server.{id}=127.0.0.1:{}:{}", free_port(), free_port());
-        }
-        for (id, server) in (1..).zip(&mut servers) {
-            server.ensemble.clone_from(&ensemble);
-            let data = server.dir.path().join("data");
+        let ports: Vec<_> = servers.iter().map(|_| [free_port(), free_port()]).collect();
+        let links: Vec<Vec<Proxy>> = servers.iter().map(|_| Vec::new()).collect();
+        let mut ensemble = Self { servers: Vec::new(), links };
+        for at in 0..servers.len() {
+            for (other, [port, election]) in ports.iter().enumerate() {
+                let mut port = *port;
+                if has_links && other != at {
+                    let link = Proxy::start_opaque((Ipv4Addr::LOCALHOST, port).into());
+                    port = link.addr().port();
+                    ensemble.links[at].push(link);
+                }
+                let _ = writeln!(servers[at].ensemble, "server.{}=127.0.0.1:{port}:{election}", other + 1);
+            }
+            let data = servers[at].dir.path().join("data");
             fs::create_dir_all(&data).expect("a directory of ours can be written");
-            fs::write(data.join("myid"), format!("{id}\n")).expect("a directory of ours can be written");
-            assert!(server.launch(), "a port of the ensemble was taken meanwhile");
+            fs::write(data.join("myid"), format!("{}\n", at + 1)).expect("a directory of ours can be written");
+            assert!(servers[at].launch(), "a port of the ensemble was taken meanwhile");
         }
         servers.iter().for_each(ZooKeeperServer::wait_until_ready);
-        Self { servers }
+        ensemble.servers = servers;
+        ensemble
+    }
+
+    /// Lets nothing pass between a server that follows and the one that leads. Elections go on.
+    pub fn cut_off(&self, server: usize) {
+        self.links[server].iter().for_each(Proxy::black_hole);
+    }
+
+    /// Ends that.
+    pub fn mend(&self, server: usize) {
+        self.links[server].iter().for_each(Proxy::heal);
     }
 
     /// The store URL of a chroot, with all its servers.
     pub fn url(&self, chroot: &str) -> String {
         let hosts: Vec<_> = self.servers.iter().map(|server| server.addr().to_string()).collect();
         format!("zookeeper://{}/{chroot}", hosts.join(","))
+    }
+
+    /// The number of a server that follows.
+    pub fn follower(&self) -> usize {
+        let leader = self.leader().addr();
+        self.servers.iter().position(|server| server.addr() != leader).expect("two follow")
     }
 
     /// The server that leads now. Waits for one.

@@ -59,6 +59,10 @@ settings! {
         deaf: u8 = 0,
         /// Machines of clients that sleep through a step.
         sleeps: u8 = 0,
+        /// Processes that are stopped while they hold, and go on.
+        stops: u8 = 0,
+        /// Times that the server evicts the lock.
+        evictions: u8 = 0,
     }
 }
 
@@ -68,6 +72,8 @@ impl Faults {
     pub(crate) const LOST_REQUEST: Self = Self { lost_requests: 1, ..Self::NONE };
     pub(crate) const SLOW: Self = Self { slow: 1, ..Self::NONE };
     pub(crate) const FLUSH: Self = Self { flushes: 1, ..Self::NONE };
+    pub(crate) const STOP: Self = Self { stops: 1, ..Self::NONE };
+    pub(crate) const EVICTION: Self = Self { evictions: 1, ..Self::NONE };
     pub(crate) const FAILOVER: Self = Self { failovers: 1, ..Self::NONE };
     /// One of each that a careful client survives.
     pub(crate) const EACH: Self = Self { crashes: 1, lost_replies: 1, lost_requests: 1, slow: 1, ..Self::NONE };

@@ -1,10 +1,10 @@
 //! Every broken lock: which lock, what is done to it, and what must come of it.
 
-use tenure_testkit::history::Rule::{FalseLoss, FenceOrder, Leak, NotGranted, Overlap, Overtaken, RefusedHolder};
+use tenure_testkit::history::Rule::{FalseLoss, FenceOrder, Leak, NotGranted, Overlap, Overtaken, RefusedHolder, StaleWrite};
 
 use super::case::{Case, Faults};
 use super::program::{Client, Scheme};
-use super::schemes::{NOT_MINE, TTL, counted, getset, php, redisson, row, setnx, shared, token, waiting};
+use super::schemes::{NOT_MINE, TTL, counted, getset, memcached, php, redisson, row, setnx, shared, token, waiting, zookeeper};
 use super::world::World;
 
 /// Nobody has adopted a key without expiry, nor written over one that it took to be gone.
@@ -35,9 +35,14 @@ fn two_were_woken(world: &World) -> bool {
     woken.iter().all(|client| client.seen == waiting::LISTENED) && woken.iter().any(|client| client.is_valid(world.now))
 }
 
+/// The second had waited for the name, and the first, who was stopped, goes on.
+fn waited_for_one_who_goes_on(world: &World) -> bool {
+    world.clients[1].seen == zookeeper::WAITED && !world.clients[0].stopped
+}
+
 /// Every broken lock, which must be caught.
 pub fn broken_locks() -> Vec<Case> {
-    [plain(), timestamps(), adoption(), tokens(), data(), kinds(), of_redisson()].into_iter().flatten().collect()
+    [plain(), timestamps(), adoption(), tokens(), data(), kinds(), of_redisson(), engines()].into_iter().flatten().collect()
 }
 
 /// Locks in which nothing is to be found: they show that the search does not cry wolf.
@@ -49,6 +54,10 @@ pub fn controls() -> Vec<Case> {
         Case::new("A8/one-connection", "clients that are slow", token::WATCH, Overlap).within(5).holds(&rules, &[]),
         renews("redisson/two-entries", "a writer reads as well, and works on", redisson::WRITE_WATCHED).holds(&rules, &[]),
         Case::new("redisson/fixed-lease", "the work takes longer than the lease", redisson::FIXED_LEASE, Leak).holds(&rules, &[]),
+        Case::new("B4/fenced", "the holder is stopped for longer than its session lasts", zookeeper::FENCED, StaleWrite)
+            .clients(2)
+            .faults(Faults::STOP)
+            .holds(&[StaleWrite, FenceOrder, RefusedHolder, Overtaken, Leak], &[]),
     ]
 }
 
@@ -181,5 +190,22 @@ fn of_redisson() -> Vec<Case> {
         new("redisson/permits-lost", "one that has a permit is killed", redisson::SEMAPHORE, Leak)
             .with(|setting| setting.capacity = u32::from(shared::PERMITS)).faults(Faults::CRASH),
         renews("redisson/writer-unwatched", "a writer reads as well, and works on", redisson::WRITE),
+    ]
+}
+
+#[rustfmt::skip]
+fn engines() -> Vec<Case> {
+    let new = |id, what, scheme, rule| Case::new(id, what, scheme, rule).clients(2);
+    let stopped = "the holder is stopped for longer than its session lasts";
+    vec![
+        new("B1/evicted", "the server is full of other items, and evicts the lock", memcached::ADD, Overlap)
+            .faults(Faults::EVICTION).within(0),
+        new("B1/restarted", "the server is killed, and starts again empty", memcached::ADD, Overlap).faults(Faults::FLUSH).within(0),
+        new("B1/two-step-release", "the lease ends between get and delete", memcached::ADD, Overlap).clients(3),
+        new("B2/evicted", "the server is full of other items, and evicts the lock", memcached::CAS, Overlap)
+            .faults(Faults::EVICTION).within(0),
+        new("B2/application-clock", "one host's clock is ahead", memcached::CAS, Overlap).skews([0, 3, 0]).within(0),
+        new("B4/session-expired", stopped, zookeeper::SEQUENTIAL, Overlap).faults(Faults::STOP).also(waited_for_one_who_goes_on),
+        new("B4/stale-write", stopped, zookeeper::UNCOMPARED, StaleWrite).faults(Faults::STOP).also(waited_for_one_who_goes_on),
     ]
 }

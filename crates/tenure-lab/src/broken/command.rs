@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+use super::memcached::Memcached;
 use super::program::Tick;
 use super::redisson::Redisson;
 use super::timestamp::Timestamp;
+use super::zookeeper::ZooKeeper;
 
 /// The key that is the lock, in every scheme.
 pub(crate) const LOCK: &str = "lock";
@@ -27,6 +29,10 @@ pub(crate) enum Value {
     /// A row of a table: its version counts its updates, and its lease ends by its writer's wall
     /// clock.
     Row { version: i16, ends: Tick },
+    /// The take of a client, whose lease ends by its wall clock.
+    Record { who: u8, take: u8, ends: Tick },
+    /// Nodes that ZooKeeper numbered, a bit each.
+    Nodes(u8),
     /// No reply came: the connection broke.
     Broken,
 }
@@ -39,9 +45,14 @@ pub(crate) const ZERO: Value = Value::Int(0);
 pub(crate) const OK: Value = Value::Word("OK");
 
 impl Value {
-    /// A point in time, or the end of a row's lease, that lies before `wall`.
+    /// A point in time, or the end of the lease in a row or a record, that lies before `wall`.
     pub(crate) fn is_past(self, wall: Tick) -> bool {
-        matches!(self, Self::At(at) | Self::Row { ends: at, .. } if at < wall)
+        matches!(self, Self::At(at) | Self::Row { ends: at, .. } | Self::Record { ends: at, .. } if at < wall)
+    }
+
+    /// The first of some nodes.
+    pub(crate) const fn first(nodes: u8) -> Self {
+        Self::Nodes(nodes & nodes.wrapping_neg())
     }
 }
 
@@ -98,6 +109,8 @@ pub(crate) enum Command {
     /// A script of ours, at a lock whose value is a timestamp.
     Timestamp(Timestamp),
     Redisson(Redisson),
+    Memcached(Memcached),
+    ZooKeeper(ZooKeeper),
 }
 
 /// How values are written.
@@ -196,6 +209,12 @@ impl fmt::Display for Value {
             Self::Token { who, take } => write!(f, "token-{}{take}", super::program::name(*who)),
             Self::At(at) => write!(f, "t{at}"),
             Self::Row { version, ends } => write!(f, "(version {version}, ends t{ends})"),
+            Self::Record { who, take, ends } => write!(f, "({} until t{ends})", Self::Token { who: *who, take: *take }),
+            Self::Nodes(0) => f.write_str("nothing"),
+            Self::Nodes(nodes) => {
+                let names = (0..8).filter(|n| nodes & (1 << n) != 0).map(|n| format!("n{n}"));
+                f.write_str(&names.collect::<Vec<_>>().join(" "))
+            }
             Self::Broken => f.write_str("no reply"),
         }
     }
@@ -228,6 +247,8 @@ impl fmt::Display for Command {
             }
             Self::Timestamp(call) => call.fmt(f),
             Self::Redisson(call) => call.fmt(f),
+            Self::Memcached(call) => call.fmt(f),
+            Self::ZooKeeper(call) => call.fmt(f),
             Self::Wait => f.write_str("WAIT 1"),
             // Played in milliseconds, told in steps.
             Self::Expire(key, ttl) => write!(f, "EXPIRE {key} {ttl}"),

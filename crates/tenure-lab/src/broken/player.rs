@@ -4,21 +4,18 @@ use std::collections::HashMap;
 use std::io::{self, BufRead, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tenure::BootTime;
-use tenure_testkit::Client as Link;
 use tenure_testkit::history::{What, nanos};
 use tenure_testkit::register::{Asked, Visitor};
 
 use super::case::Case;
 use super::catalogue::broken_locks;
 use super::command::{Command, LOCK, Value};
-use super::program::{Change, Client, Part, Stage, Tick};
+use super::link::Link;
+use super::program::{Change, Client, Hold, Part, Stage, Tick};
 use super::wire::Scale;
-
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An order to a player, a line of JSON each.
 #[derive(Debug, Serialize, Deserialize)]
@@ -59,8 +56,6 @@ struct Player {
     lanes: [SocketAddr; 2],
     file: PathBuf,
     links: HashMap<(usize, u8), Link>,
-    /// The answer of the table.
-    answered: Option<Value>,
     /// The last reply.
     heard: Option<Value>,
 }
@@ -75,16 +70,8 @@ pub fn play(id: &str, who: u8, scale: &str) -> io::Result<()> {
     let client = Client::new(who, case.setting.skews[usize::from(who)]);
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
     let scale = serde_json::from_str(scale)?;
-    let mut player = Player {
-        case,
-        scale,
-        client,
-        lanes: [nowhere; 2],
-        file: PathBuf::new(),
-        links: HashMap::new(),
-        answered: None,
-        heard: None,
-    };
+    let mut player =
+        Player { case, scale, client, lanes: [nowhere; 2], file: PathBuf::new(), links: HashMap::new(), heard: None };
     for line in io::stdin().lock().lines() {
         let events = player.obey(&serde_json::from_str(&line?)?);
         let reply = player.heard.take().map(|reply| reply.to_string());
@@ -124,12 +111,12 @@ impl Player {
             }
             Order::Listen { now } => {
                 let link = self.links.get_mut(&(0, 1)).expect("it has subscribed");
-                link.receive().expect("a message comes");
+                link.listen().expect("a message comes");
                 let changes = self.client.hear(&scheme, 0, Value::Word("message"), *now);
                 self.tell(boot(), changes, *now)
             }
             Order::Write { register } => {
-                let fence = self.client.hold.and_then(|hold| hold.fence).map(|fence| u64::from(fence.unsigned_abs()));
+                let fence = self.client.hold.and_then(|hold| self.fence(hold));
                 let mut visitor = Visitor::new(register, self.client.to_string(), u32::from(self.client.takes), fence);
                 // Who is not let in to read does not write.
                 let wrote = visitor.ask(Asked::Read).and_then(|read| visitor.ask(Asked::Write { read, wrote: read + 1 }));
@@ -149,56 +136,26 @@ impl Player {
     }
 
     fn send(&mut self, lane: usize, connection: u8, command: Command) {
-        if matches!(command, Command::Select(_) | Command::Update { .. }) {
-            self.answered = Some(self.ask_table(command).expect("the table answers"));
-            return;
-        }
-        let address = self.lanes[lane];
-        let connect = || Link::connect(address, PATIENCE).expect("the server is there");
-        let link = self.links.entry((lane, connection)).or_insert_with(connect);
-        for words in self.scale.words(command) {
-            link.send(&words).expect("the server listens");
-        }
+        let (engine, address) = (self.case.setting.scheme.engine, self.lanes[lane]);
+        let open = || Link::open(engine, address, &self.file, &self.scale).expect("the server is there");
+        let link = self.links.entry((lane, connection)).or_insert_with(open);
+        link.send(&self.scale, command).expect("the server listens");
     }
 
     /// The last of the replies; [`Value::Broken`] when the connection ended first, which is then
     /// forgotten.
     fn receive(&mut self, lane: usize, connection: u8, command: Command) -> Value {
-        if let Some(answer) = self.answered.take() {
-            return answer;
-        }
         let link = self.links.get_mut(&(lane, connection)).expect("it has sent");
-        let mut last = Ok(Value::Nil);
-        for _ in 0..self.scale.words(command).len() {
-            last = link.receive().map(|reply| match &reply {
-                tenure_testkit::Reply::Bytes(text) if text == b"QUEUED" => Value::Nil,
-                reply => self.scale.value(command, reply),
-            });
-        }
-        last.unwrap_or_else(|_| {
+        link.receive(&self.scale, command).unwrap_or_else(|_| {
             self.links.remove(&(lane, connection));
             Value::Broken
         })
     }
 
-    fn ask_table(&self, command: Command) -> rusqlite::Result<Value> {
-        let table = rusqlite::Connection::open(&self.file)?;
-        table.busy_timeout(PATIENCE)?;
-        table.execute_batch("CREATE TABLE IF NOT EXISTS lock (version INTEGER, ends INTEGER)")?;
-        if let Command::Update { version, ends, .. } = command {
-            if version == 0 {
-                table.execute("INSERT INTO lock SELECT 0, 0 WHERE NOT EXISTS (SELECT * FROM lock)", [])?;
-            }
-            let update = "UPDATE lock SET version = version + 1, ends = ?1 WHERE version = ?2";
-            let rows = table.execute(update, (self.scale.milliseconds(ends), version))?;
-            return Ok(Value::Int(Tick::try_from(rows).unwrap_or(Tick::MAX)));
-        }
-        let row = table.query_row("SELECT version, ends FROM lock", [], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)));
-        match row {
-            Ok((version, ends)) => Ok(Value::Row { version, ends: self.scale.ticks(ends) }),
-            Err(rusqlite::Error::QueryReturnedNoRows) => Ok(Value::Row { version: 0, ends: -1 }),
-            Err(error) => Err(error),
-        }
+    /// The fence as the guarded resource gets it.
+    fn fence(&self, hold: Hold) -> Option<u64> {
+        let counted = hold.fence.map(|fence| u64::from(fence.unsigned_abs()));
+        counted.map(|counted| self.links.get(&(0, 0)).map_or(counted, |link| link.fence(counted)))
     }
 
     /// Changes as events of the history.
@@ -214,7 +171,7 @@ impl Player {
                 name: name(),
                 weight: self.case.setting.weights[usize::from(self.client.who)],
                 token: None,
-                fence: hold.fence.map(|fence| u64::from(fence.unsigned_abs())),
+                fence: self.fence(hold),
                 until: until(hold.until),
             },
             Change::ValidUntil(end) => What::Valid { acquisition, until: until(end) },

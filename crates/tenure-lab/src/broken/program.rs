@@ -10,6 +10,7 @@ use std::fmt;
 use tenure_testkit::register::Comparison;
 
 use super::command::{Command, Value};
+use super::engine::Engine;
 use super::timestamp::{Rules, Unit};
 
 /// A moment or a span, in steps of the run's clock.
@@ -81,6 +82,8 @@ pub(crate) type Routine = fn(&mut Client, Turn) -> Next;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scheme {
     pub(crate) about: &'static str,
+    /// Where it runs.
+    pub(crate) engine: Engine,
     pub(crate) acquire: Routine,
     pub(crate) renew: Option<Routine>,
     pub(crate) release: Routine,
@@ -101,10 +104,11 @@ pub(crate) struct Scheme {
 }
 
 impl Scheme {
-    /// One that never renews.
+    /// One on Redis that never renews.
     pub(crate) const fn new(about: &'static str, acquire: Routine, release: Routine) -> Self {
         Self {
             about,
+            engine: Engine::Redis,
             acquire,
             renew: None,
             release,
@@ -121,6 +125,11 @@ impl Scheme {
     /// One that renews, with what is to be said of that.
     pub(crate) const fn renewed_by(self, about: &'static str, renew: Routine) -> Self {
         Self { about, renew: Some(renew), ..self }
+    }
+
+    /// The same on another engine.
+    pub(crate) const fn on(self, engine: Engine) -> Self {
+        Self { engine, ..self }
     }
 }
 
@@ -179,6 +188,8 @@ pub(crate) struct Hold {
 pub(crate) struct Client {
     pub(crate) who: u8,
     pub(crate) died: Option<Tick>,
+    /// Its process is stopped, and may go on.
+    pub(crate) stopped: bool,
     /// By how much its wall clock is ahead.
     pub(crate) skew: Tick,
     /// For how long its machine has slept, which its monotonic clock knows nothing of.

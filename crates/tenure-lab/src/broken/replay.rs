@@ -11,6 +11,7 @@ use tenure_testkit::{Proxy, Recorder, RedisServer, Signal, Spawned};
 
 use super::case::Case;
 use super::command::{LOCK, Value};
+use super::engine::Server;
 use super::player::{Answer, LET_IN, Order, REFUSED};
 use super::program::{Client, Tick, name};
 use super::schemes::TTL;
@@ -19,8 +20,7 @@ use super::world::{Action, Move, Said, World};
 use crate::Lab;
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a step is at first; it is doubled until the machine keeps up.
-const STEP: Duration = Duration::from_millis(120);
+/// A step is doubled until the machine keeps up, or a step is this long.
 const SLOWEST: Duration = Duration::from_secs(1);
 
 /// The history, and why it may mean nothing.
@@ -31,7 +31,7 @@ pub(crate) struct Played {
 
 /// Plays `path`, more slowly each time the machine is too slow for it.
 pub(crate) fn replay(lab: &Lab, case: &Case, path: &[(World, Action)], seed: u64) -> Played {
-    let mut step = STEP;
+    let mut step = case.setting.scheme.engine.step();
     loop {
         let played = Theatre::open(lab, case, path, seed, step).play(path);
         if played.starved.is_none() || step >= SLOWEST {
@@ -54,7 +54,7 @@ struct Actor {
 struct Theatre<'a> {
     case: &'a Case,
     scale: Scale,
-    server: RedisServer,
+    server: Server,
     replica: Option<(RedisServer, Proxy)>,
     actors: Vec<Actor>,
     recorder: Recorder,
@@ -70,9 +70,8 @@ impl<'a> Theatre<'a> {
         let mut random = fastrand::Rng::with_seed(seed);
         let has = |is_it: fn(&Action) -> bool| path.iter().any(|(_, action)| is_it(action));
         let on_the_way = has(|action| matches!(action, Action::Send(_) | Action::LoseReply(_) | Action::LoseRequest(_)));
-        let builder = RedisServer::builder();
-        let server = if has(|action| *action == Action::Jump) { builder.shifted_clock() } else { builder }.start();
-        let replica = has(|action| *action == Action::Failover).then(|| replica(&server));
+        let server = Server::start(case.setting.scheme.engine, has(|action| *action == Action::Jump));
+        let replica = has(|action| *action == Action::Failover).then(|| replica(server.redis()));
         let history = History {
             capacity: case.setting.capacity,
             keeps: case.breaks == Some(Rule::FalseLoss),
@@ -100,7 +99,8 @@ impl<'a> Theatre<'a> {
         let to = process.child().stdin.take().expect("piped");
         let from = BufReader::new(process.child().stdout.take().expect("piped"));
         let proxies = if on_the_way { 2 } else { 0 };
-        let proxies = (0..proxies).map(|_| Proxy::start(self.server.addr())).collect();
+        // It counts commands of Redis.
+        let proxies = (0..proxies).map(|_| Proxy::start(self.server.redis().addr())).collect();
         Actor { process, to, from, proxies, lives: true }
     }
 
@@ -145,8 +145,10 @@ impl<'a> Theatre<'a> {
     /// Whatever is done in a step is done before the leases end that are to end before the next.
     fn keep_up(&mut self, now: Tick) {
         let is = nanos(BootTime::now().since_boot());
-        if is > self.scale.at(now) + self.scale.half() {
-            self.late.get_or_insert_with(|| format!("step {now} took longer than half of {:?}", self.scale.step));
+        let time = self.scale.half().min(self.offset.saturating_add(nanos(self.case.setting.scheme.engine.patience())));
+        if is > self.scale.at(now) + time {
+            let time = Duration::from_nanos(time);
+            self.late.get_or_insert_with(|| format!("step {now} took longer than {time:?} of {:?}", self.scale.step));
         }
     }
 
@@ -196,8 +198,14 @@ impl<'a> Theatre<'a> {
                 self.recorder.record(name(who), What::Died);
             }
             Action::Sleep(who) => self.sleep(who, now),
+            Action::Stop(who) => self.signal(who, Signal::Stop, "is stopped"),
+            Action::Continue(who) => self.signal(who, Signal::Cont, "goes on"),
+            Action::Evict => {
+                self.server.evict();
+                self.recorder.record("lab", What::Fault { text: "the server is full, and evicts the lock".to_owned() });
+            }
             Action::Deafen(who) => {
-                self.server.cli("CLIENT KILL TYPE pubsub");
+                self.server.redis().cli("CLIENT KILL TYPE pubsub");
                 self.recorder.record("lab", What::Fault { text: format!("the subscription of {} is lost", name(who)) });
             }
             Action::Flush | Action::Failover | Action::Jump => self.break_server(action),
@@ -219,9 +227,9 @@ impl<'a> Theatre<'a> {
         let text = match action {
             Action::Failover => {
                 let (replica, _proxy) = self.replica.take().expect("made at the beginning");
-                self.server.kill();
+                self.server.redis().kill();
                 replica.promote();
-                self.server = replica;
+                self.server = Server::Redis(replica);
                 // It gets a replica of its own, as after every failover.
                 let proxy = Proxy::start_opaque(self.server.addr());
                 self.replica = Some((RedisServer::builder().replica_at(proxy.addr()).start(), proxy));
@@ -230,11 +238,10 @@ impl<'a> Theatre<'a> {
             Action::Jump => {
                 let jump = self.case.setting.faults.jump;
                 let step = i64::try_from(self.scale.step.as_millis()).expect("steps are short");
-                self.server.shift_clock(i64::from(jump) * step);
+                self.server.redis().shift_clock(i64::from(jump) * step);
                 "the server's clock jumps"
             }
             _ => {
-                self.server.kill();
                 self.server.restart_empty();
                 "the server is killed, and comes back empty"
             }
@@ -247,11 +254,15 @@ impl<'a> Theatre<'a> {
 
     /// Its machine sleeps for a step: the process stands still, and its clock with it.
     fn sleep(&mut self, who: u8, now: Tick) {
-        let signal = |actor: &mut Actor, signal| actor.process.signal(signal).expect("the worker runs");
-        signal(&mut self.actors[usize::from(who)], Signal::Stop);
+        self.signal(who, Signal::Stop, "is stopped");
         self.wait_for(now + 1);
-        signal(&mut self.actors[usize::from(who)], Signal::Cont);
+        self.signal(who, Signal::Cont, "goes on");
         self.ask(who, &Order::Slept { now: now + 1 });
+    }
+
+    fn signal(&mut self, who: u8, signal: Signal, text: &str) {
+        self.actors[usize::from(who)].process.signal(signal).expect("the worker runs");
+        self.recorder.record("lab", What::Fault { text: format!("the process of {} {text}", name(who)) });
     }
 
     fn send(&mut self, step: Move, now: Tick) {
@@ -309,9 +320,10 @@ impl<'a> Theatre<'a> {
         match self.case.breaks {
             Some(Rule::Leak) => {
                 self.recorder.record("lab", What::FreeDue { name: lock(), within });
-                let ttl = self.server.command(&["PTTL", LOCK]).int();
-                let value = self.server.command(&["TYPE", LOCK]) == "string";
-                let value = if value { self.server.command(&["GET", LOCK]).text() } else { "several".to_owned() };
+                let server = self.server.redis();
+                let ttl = server.command(&["PTTL", LOCK]).int();
+                let value = server.command(&["TYPE", LOCK]) == "string";
+                let value = if value { server.command(&["GET", LOCK]).text() } else { "several".to_owned() };
                 // A timestamp ends by itself, and has ended when it lies in the past.
                 let ends = value.parse::<i64>().ok().filter(|ends| *ends >= self.scale.wall);
                 let now = i64::try_from((nanos(BootTime::now().since_boot()) - self.scale.start) / 1_000_000).unwrap_or(0);
@@ -327,7 +339,7 @@ impl<'a> Theatre<'a> {
                 let is_grant = |event: &Event| matches!(event.what, What::Grant { .. }) && event.who != name(0);
                 let _ = self.recorder.wait_within(Duration::from_nanos(within), is_grant);
             }
-            Some(Rule::FalseLoss) => assert_eq!(self.server.cli("EXISTS lock"), "1", "it was lost in truth"),
+            Some(Rule::FalseLoss) => assert_eq!(self.server.redis().cli("EXISTS lock"), "1", "it was lost in truth"),
             _ => {}
         }
     }

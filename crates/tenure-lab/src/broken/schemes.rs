@@ -2,6 +2,7 @@
 
 pub(crate) mod counted;
 pub(crate) mod getset;
+pub(crate) mod memcached;
 pub(crate) mod ours;
 pub(crate) mod php;
 pub(crate) mod redisson;
@@ -10,6 +11,7 @@ pub(crate) mod setnx;
 pub(crate) mod shared;
 pub(crate) mod token;
 pub(crate) mod waiting;
+pub(crate) mod zookeeper;
 
 use super::command::{Command, LOCK, OK, ONE, Value};
 use super::program::{Client, Next, Tick, Turn, call, won_until};

@@ -1,7 +1,9 @@
-//! A model of one Redis server, as far as the schemes use it.
+//! A model of one server, as far as the schemes use it: of Redis, and of the other engines.
 
+mod memcached;
 mod redisson;
 mod timestamp;
+mod zookeeper;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,6 +26,8 @@ pub(crate) struct Server {
     line: Vec<(Value, Tick)>,
     /// Connections that have written what no replica has.
     unreplicated: BTreeSet<(u8, u8)>,
+    /// Clients of which nothing is heard, and since when.
+    silent: BTreeMap<u8, Tick>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -87,7 +91,9 @@ impl Server {
 
     /// Whether the lock is taken and nothing will ever end that.
     pub(crate) fn is_taken_forever(&self) -> bool {
-        let ends = |entry: &Entry| entry.until.is_some() || matches!(entry.data, Data::Text(Value::At(_) | Value::Row { .. }));
+        let ends = |entry: &Entry| {
+            entry.until.is_some() || matches!(entry.data, Data::Text(Value::At(_) | Value::Row { .. } | Value::Record { .. }))
+        };
         self.keys.get(LOCK).is_some_and(|entry| !ends(entry))
     }
 
@@ -121,7 +127,7 @@ impl Server {
                 Value::Row { version, ends }
             }
             Command::Watch(key) => {
-                self.watches.insert(from, (key, self.keys.get(key).map(|entry| entry.version)));
+                self.look(from, key);
                 OK
             }
             Command::Subscribe(key) => {
@@ -129,6 +135,8 @@ impl Server {
                 OK
             }
             Command::Wait => Value::Int(i16::from(!self.unreplicated.contains(&from))),
+            Command::Memcached(call) => self.memcached(from, call, now),
+            Command::ZooKeeper(call) => self.zookeeper(from.0, call),
             write => {
                 self.unreplicated.insert(from);
                 self.write(from, write, now)
@@ -246,6 +254,11 @@ impl Server {
         };
         self.set(key, Value::Int(number), None);
         Value::Int(number)
+    }
+
+    /// Remembers what a connection sees at a key.
+    fn look(&mut self, from: (u8, u8), key: &'static str) {
+        self.watches.insert(from, (key, self.keys.get(key).map(|entry| entry.version)));
     }
 
     /// Whether what the connection watches is as it was; it watches nothing afterwards.

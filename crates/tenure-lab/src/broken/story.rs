@@ -25,6 +25,9 @@ pub(crate) fn story(setting: &Setting, path: &[(World, Action)]) -> Vec<String> 
 fn line(action: Action, setting: &Setting, said: &[Said]) -> String {
     let mut words = match action {
         Action::Crash(who) => vec![format!("{} is killed", name(who))],
+        Action::Stop(who) => vec![format!("the process of {} is stopped", name(who))],
+        Action::Continue(who) => vec![format!("the process of {} goes on", name(who))],
+        Action::Evict => vec!["the server is full, and evicts the lock".to_owned()],
         Action::Flush => vec!["the server loses its data".to_owned()],
         Action::Failover => vec!["the server dies, and its replica takes over without the last writes".to_owned()],
         Action::Jump => vec![format!("the server's clock jumps by {}", setting.faults.jump)],

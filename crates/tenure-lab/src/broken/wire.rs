@@ -52,6 +52,13 @@ impl Scale {
         Tick::try_from((milliseconds - self.wall).div_euclid(step)).unwrap_or(Tick::MIN)
     }
 
+    /// How long a lease lasts at the server, in milliseconds: half a step short, so that what ends at
+    /// a step has ended when the step is played.
+    pub(crate) fn lease(&self, ticks: Tick) -> u128 {
+        let step = self.step.as_millis();
+        u128::from(ticks.unsigned_abs()) * step - step / 2
+    }
+
     /// The words of a command, one list for each that is sent; their last reply counts.
     pub(crate) fn words(&self, command: Command) -> Vec<Vec<String>> {
         if let Some(plain) = command.plain(self) {
@@ -83,7 +90,14 @@ impl Scale {
         }
     }
 
-    fn read(&self, text: &str) -> Value {
+    /// A value as a scheme has written it.
+    pub(crate) fn read(&self, text: &str) -> Value {
+        if let Some((owner, ends)) = text.split_once(' ') {
+            return match (self.read(owner), self.read(ends)) {
+                (Value::Token { who, take }, Value::At(ends)) => Value::Record { who, take, ends },
+                _ => panic!("{text:?} is no record of ours"),
+            };
+        }
         if let Some((who, take)) = text.strip_prefix("token-").and_then(|rest| rest.split_once('-')) {
             let take = take.split('-').next().and_then(|take| take.parse().ok());
             return match (who.parse(), take) {
@@ -105,14 +119,15 @@ impl Writer for Scale {
         match value {
             Value::At(at) => self.milliseconds(at).to_string(),
             Value::Token { who, take } => format!("token-{who}-{take}-{:x}", self.nonce),
+            Value::Record { who, take, ends } => {
+                format!("{} {}", self.text(Value::Token { who, take }), self.text(Value::At(ends)))
+            }
             other => other.to_string(),
         }
     }
 
-    /// Half a step short, so that what ends at a step has ended when the step is played.
     fn ttl(&self, ticks: Tick) -> String {
-        let step = self.step.as_millis();
-        (u128::from(ticks.unsigned_abs()) * step - step / 2).to_string()
+        self.lease(ticks).to_string()
     }
 
     fn span(&self, ticks: Tick) -> String {

@@ -52,7 +52,13 @@ pub(crate) enum Action {
     /// The work of a client that has given up is done.
     EndWork(u8),
     Crash(u8),
+    /// A process is stopped.
+    Stop(u8),
+    /// A stopped process goes on.
+    Continue(u8),
     Flush,
+    /// The server has no memory left, and evicts the lock.
+    Evict,
     /// Another server takes over, which has none of the data.
     Failover,
     Jump,
@@ -103,18 +109,22 @@ impl World {
 
     /// Everything that can happen next.
     pub(crate) fn actions(&self, setting: &Setting, actions: &mut Vec<Action>) {
-        for client in self.clients.iter().filter(|client| client.died.is_none()) {
+        for client in self.clients.iter().filter(|client| client.died.is_none() && !client.stopped) {
             self.moves(setting, client, actions);
         }
         let passes = self.now < setting.horizon && !self.is_renewal_due(setting) && !(setting.prompt && self.is_busy());
         for (may, action) in [
             (self.left.flushes > 0, Action::Flush),
+            (self.left.evictions > 0 && self.server.is_taken(self.now), Action::Evict),
             (self.left.failovers > 0, Action::Failover),
             (self.left.jump != 0, Action::Jump),
             (passes, Action::Tick),
         ] {
             actions.extend(may.then_some(action));
         }
+        // Last, so that of two stories as short it is the one in which the others come first.
+        let stopped = self.clients.iter().filter(|client| client.stopped && client.died.is_none());
+        actions.extend(stopped.map(|client| Action::Continue(client.who)));
     }
 
     /// Somebody renews at this very moment, if renewals are punctual.
@@ -168,6 +178,7 @@ impl World {
             (left.crashes > 0 && client.takes > 0, Action::Crash(who)),
             (left.deaf > 0 && self.server.listens(who), Action::Deafen(who)),
             (left.sleeps > 0 && holds && self.now < setting.horizon, Action::Sleep(who)),
+            (left.stops > 0 && holds, Action::Stop(who)),
         ] {
             actions.extend(may.then_some(action));
         }
@@ -265,10 +276,24 @@ impl World {
                 let client = self.client(who);
                 (client.died, client.hold, client.lanes) = (Some(now), None, <_>::default());
                 self.server.disconnect(who);
+                self.server.miss(who, now);
+            }
+            Action::Stop(who) => {
+                self.left.stops -= 1;
+                self.client(who).stopped = true;
+                self.server.miss(who, self.now);
+            }
+            Action::Continue(who) => {
+                self.client(who).stopped = false;
+                self.server.hear_again(who, self.now);
             }
             Action::Flush => {
                 self.left.flushes -= 1;
                 self.server.forget();
+            }
+            Action::Evict => {
+                self.left.evictions -= 1;
+                self.server.evict();
             }
             Action::Failover => {
                 self.left.failovers -= 1;
@@ -284,7 +309,10 @@ impl World {
                 self.now += 1;
                 self.client(who).slept += 1;
             }
-            _ => self.now += 1,
+            _ => {
+                self.now += 1;
+                self.server.end_sessions(self.now);
+            }
         }
     }
 
@@ -357,10 +385,14 @@ impl World {
         let fence = self.client(who).hold.and_then(|hold| hold.fence);
         let accepted = match setting.scheme_of(who).resource {
             Some(Comparison::Equality) => self.resource.is_none() || self.resource == fence,
+            Some(Comparison::Nothing) => true,
             _ => self.resource <= fence,
         };
         if accepted {
-            self.resource = fence;
+            if fence < self.resource {
+                self.broken.push(Rule::StaleWrite);
+            }
+            self.resource = self.resource.max(fence);
         } else if fence >= Some(self.largest) {
             self.broken.push(Rule::RefusedHolder);
         }

@@ -14,9 +14,9 @@ use tenure_lab::{Item, Kind, Lab as Processes, Outcome, items, models, report, r
 use tenure_testkit::History;
 use tenure_testkit::history::timeline::{self, wrapped};
 use tenure_testkit::history::{Verdict, check};
-use tenure_testkit::postgres;
+use tenure_testkit::{postgres, zookeeper};
 
-use super::exit::{DAMAGED, Failure};
+use super::exit::{DAMAGED, Failure, UNREACHABLE};
 use super::soak::{self, Soak};
 use super::{Output, find, find_server, print, processes, target};
 
@@ -120,7 +120,9 @@ A broken lock is expected to be broken: it shows that the checker sees.
   tenure lab run --store 'redis://cache?scheme=php'  every fault with that scheme
 
 Needs redis-server: TENURE_REDIS_SERVER, else the one in PATH. Rows of postgres/
-need PostgreSQL and PgBouncer, those of mariadb/ MariaDB, those of etcd/ etcd.";
+need PostgreSQL and PgBouncer, those of mariadb/ MariaDB, those of etcd/ etcd,
+those of memcached/ memcached, those of zookeeper/ ZooKeeper and Java. Of the
+broken locks, B1/ and B2/ need memcached, B4/ ZooKeeper, row/ nothing.";
 
 pub(crate) fn main(args: Lab) -> Result<u8, Failure> {
     match args {
@@ -290,20 +292,32 @@ fn unwritten(path: &Path, error: &std::io::Error) -> Failure {
 fn find_servers(items: &[Item]) -> Result<(), Failure> {
     let why = "the lab breaks locks on a real one";
     let is_of = |item: &Item, stores: &[&str]| stores.iter().any(|store| item.id.starts_with(store));
-    let any_of = |store: &str| items.iter().any(|item| is_of(item, &[store]));
-    if items.iter().any(|item| !is_of(item, &["memory/", "sqlite/", "postgres/", "mariadb/", "etcd/"])) {
+    let any_of = |stores: &[&str]| items.iter().any(|item| is_of(item, stores));
+    let without_redis =
+        ["memory/", "sqlite/", "postgres/", "mariadb/", "etcd/", "memcached/", "zookeeper/", "row/", "B1/", "B2/", "B4/"];
+    if items.iter().any(|item| !is_of(item, &without_redis)) {
         find_server(why)?;
     }
     let instead = "or name other rows, e.g. redis/";
-    if any_of("postgres/") {
+    if any_of(&["postgres/"]) {
         find(postgres::program("postgres").as_os_str(), "--version", why, &format!("install postgresql, {instead}"))?;
         find("pgbouncer".as_ref(), "--version", why, &format!("install pgbouncer, {instead}"))?;
     }
-    if any_of("etcd/") {
+    if any_of(&["etcd/"]) {
         find("etcd".as_ref(), "--version", why, &format!("install etcd-server, {instead}"))?;
         find("etcdctl".as_ref(), "version", why, &format!("install etcd-client, {instead}"))?;
     }
-    if any_of("mariadb/") {
+    if any_of(&["memcached/", "B1/", "B2/"]) {
+        find("memcached".as_ref(), "--version", why, &format!("install memcached, {instead}"))?;
+    }
+    if any_of(&["zookeeper/", "B4/"]) {
+        let fix = format!("install zookeeper, {instead}");
+        find("java".as_ref(), "--version", why, &fix)?;
+        if !Path::new(zookeeper::CLASSES).exists() {
+            return Err(Failure::new(UNREACHABLE, format!("there is no {}, and {why}; {fix}", zookeeper::CLASSES)));
+        }
+    }
+    if any_of(&["mariadb/"]) {
         find("mariadbd".as_ref(), "--version", why, &format!("install mariadb-server, {instead}"))?;
     }
     Ok(())

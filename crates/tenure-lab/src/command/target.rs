@@ -23,6 +23,7 @@ pub(crate) fn rows(url: &OsStr) -> Result<String, Failure> {
     match url.split(':').next() {
         Some("postgres" | "postgresql") => return Ok("postgres/".to_owned()),
         Some("mysql" | "mariadb") => return Ok("mariadb/".to_owned()),
+        Some(store @ ("etcd" | "memcached" | "zookeeper")) => return Ok(format!("{store}/")),
         _ => {}
     }
     tenure_redis::Options::parse(url)?;

@@ -9,7 +9,7 @@ use tenure_testkit::{Register, ShiftedClock};
 use super::Rows;
 use super::actor::Claim;
 use super::fixtures::{Played, Row, alone, on_each};
-use super::stage::{CLAIM, DOOR, OPERATION, POLL, SLACK, Stage, TTL, now, terms};
+use super::stage::{DOOR, OPERATION, POLL, SLACK, Stage, TTL, now, terms};
 use crate::Item;
 
 pub(super) fn items() -> Vec<Item> {
@@ -265,7 +265,7 @@ fn outlasted(stage: &mut Stage<'_>) {
 fn blocked(stage: &mut Stage<'_>) {
     let (a, _, first, second) = stage.begins();
     stage.some_time();
-    let blocked = 2 * stage.kept();
+    let blocked = stage.kept() + TTL;
     stage.fault(format!("A's runtime is blocked for {blocked:?}"));
     stage.grant_due(stage.next());
     stage.loss_due(blocked + SLACK);
@@ -291,8 +291,8 @@ fn herd(stage: &mut Stage<'_>) {
     holder.kill();
     stage.fault("the holder is killed, and some who wait");
     // The place of the dead may be the first in the queue, or the last.
-    stage.grant_due(stage.next() + CLAIM);
-    stage.serves_all(waiting, CLAIM + SLACK);
+    stage.grant_due(stage.next() + stage.claim());
+    stage.serves_all(waiting, stage.claim() + SLACK);
 }
 
 /// Both claims are of one process.

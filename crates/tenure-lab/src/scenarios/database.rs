@@ -9,6 +9,7 @@ use tenure_testkit::{MariaDbServer, PostgresServer, Proxy, SqlSession};
 use super::Rows;
 use super::fixtures::Row;
 use super::scheme::in_record;
+use super::server::{Fixture, Target, play};
 use super::stage::{Access, Line, Look, Stage, wall_clock};
 use crate::item::Run;
 
@@ -249,6 +250,42 @@ impl Database {
     }
 }
 
+impl Fixture for Database {
+    fn access(self: Arc<Self>) -> Access {
+        let (near, far) = (self.url_at(self.proxy.addr()), self.url_at(self.server.addr()));
+        let lined_up = Arc::clone(&self);
+        let look: Look = Box::new(move |name| {
+            let first = self.look(name).into_iter().find(|(what, ..)| what != "waits");
+            first.map(|(_, _, owner)| (owner, false))
+        });
+        let waits = |(what, ..): &(String, i64, String)| u64::from(what == "waits");
+        let line: Line = Box::new(move |name| lined_up.look(name).iter().map(waits).sum());
+        Access { near, far, alone: false, look: Some(look), line: Some(line) }
+    }
+}
+
+impl Target for Database {
+    fn proxy(&self) -> &Proxy {
+        &self.proxy
+    }
+
+    fn stop(&self) {
+        self.server.stop();
+    }
+
+    fn cont(&self) {
+        self.server.cont();
+    }
+
+    fn kill(&self) {
+        self.server.kill();
+    }
+
+    fn restart(&self) {
+        self.server.restart();
+    }
+}
+
 impl Engine {
     /// The table of its rows.
     pub(super) const fn rows(self) -> Rows {
@@ -274,25 +311,7 @@ impl Engine {
         server: impl Fn() -> Arc<dyn Server> + Copy + Send + Sync + 'static,
         row: impl Fn(&mut Stage<'_>, &Database) + Copy + Send + Sync + 'static,
     ) -> impl Fn(&str) -> Run {
-        move |id| {
-            let id = id.to_owned();
-            Arc::new(move |lab, seed| {
-                let database = Arc::new(Database::new(self, server()));
-                let (looked_at, lined_up) = (Arc::clone(&database), Arc::clone(&database));
-                let look: Look = Box::new(move |name| {
-                    let first = looked_at.look(name).into_iter().find(|(what, ..)| what != "waits");
-                    first.map(|(_, _, owner)| (owner, false))
-                });
-                let waits = |(what, ..): &(String, i64, String)| u64::from(what == "waits");
-                let line: Line = Box::new(move |name| lined_up.look(name).iter().map(waits).sum());
-                let near = database.url_at(database.proxy.addr());
-                let far = database.url_at(database.server.addr());
-                let access = Access { near, far, alone: false, look: Some(look), line: Some(line) };
-                let mut stage = Stage::new(lab, &id, seed, access);
-                row(&mut stage, &database);
-                stage.finish()
-            })
-        }
+        play(move || Database::new(self, server()), row)
     }
 
     /// A row that is the same on every store.

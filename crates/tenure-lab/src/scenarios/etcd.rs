@@ -1,4 +1,4 @@
-//! Faults of the members of an etcd, and those of holders on it.
+//! Faults of an etcd, of the way to it, and of its members.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -6,94 +6,136 @@ use std::time::Duration;
 use tenure_testkit::{EtcdCluster, Proxy};
 
 use super::anywhere;
-use super::fixtures::{Played, Row};
-use super::stage::{Access, DOOR, Line, Look, Stage, TTL, now, terms};
-use super::{Rows, holds};
+use super::fixtures::Played;
+use super::server::{self, Fixture, On, Target, plain, play};
+use super::stage::{Access, DOOR, Heir, Line, Look, Stage, TTL, now, terms};
+use super::{Rows, fenced, holds};
 use crate::Item;
-use crate::item::Run;
 
 /// So short that a lease of the lab outlives its leader.
 const ELECTION: Duration = Duration::from_millis(200);
-/// A lease that nobody renews ends up to half a second late, and the revocation takes its time.
-const LATE: Duration = Duration::from_millis(750);
 
 pub(super) fn items() -> Vec<Item> {
-    let on = |row: Row| -> Played { Box::new(on_one(row)) };
-    [anywhere::shared(Rows { id: "etcd", fences: true }, &on), on_members()].concat()
+    let of = Rows { id: "etcd", fences: true };
+    let shared = |row: On<Etcd>| -> Played { Box::new(play(Etcd::shared, row)) };
+    let own = |row: On<Etcd>| -> Played { Box::new(play(Etcd::own, row)) };
+    [
+        anywhere::shared(of, &plain(Etcd::shared)),
+        server::links(of, &shared),
+        server::stops(of, &own),
+        vec![server::slow_link(of, &shared), server::killed(of, &own)],
+        vec![fenced("etcd/29-deleted", "somebody deletes the key of the holder", shared(deleted))],
+        on_members(),
+    ]
+    .concat()
 }
 
 #[rustfmt::skip]
 fn on_members() -> Vec<Item> {
     vec![
-        holds("etcd/13-leader-killed", "kill -9 of the leader, and it does not come back", on_three(leader_killed)),
-        holds("etcd/14-leader-cut-off", "the other members do not hear the leader, and clients do", on_three(leader_cut_off)),
-        holds("etcd/14-leader-goes-on", "the leader is stopped for longer than the lease, and goes on", on_three(leader_goes_on)),
+        holds("etcd/13-leader-killed", "kill -9 of the leader, and it does not come back", play(Etcd::three, leader_killed)),
+        holds("etcd/14-leader-cut-off", "the other members do not hear the leader, and clients do", play(Etcd::three, leader_cut_off)),
+        holds("etcd/14-leader-goes-on", "the leader is stopped for longer than the lease, and goes on", play(Etcd::three, leader_goes_on)),
     ]
 }
 
 /// A prefix of its own in an etcd.
 struct Etcd {
     cluster: Arc<EtcdCluster>,
+    /// In front of its first member.
+    proxy: Proxy,
     prefix: String,
+    /// All go to any of its members.
+    has_members: bool,
 }
 
 impl Etcd {
-    /// The values of a name, in the order of their keys.
-    fn values(&self, name: &str) -> Vec<String> {
+    fn new(cluster: Arc<EtcdCluster>, has_members: bool) -> Self {
+        let proxy = Proxy::start_opaque(cluster.addr(0));
+        Self { cluster, proxy, prefix: EtcdCluster::fresh_prefix(), has_members }
+    }
+
+    /// On the one member that rows share.
+    fn shared() -> Self {
+        static SHARED: OnceLock<Arc<EtcdCluster>> = OnceLock::new();
+        Self::new(SHARED.get_or_init(Self::one).clone(), false)
+    }
+
+    /// On one member of its own.
+    fn own() -> Self {
+        Self::new(Self::one(), false)
+    }
+
+    /// On three members of its own.
+    fn three() -> Self {
+        Self::new(Arc::new(EtcdCluster::of(3).election(ELECTION).links().start()), true)
+    }
+
+    fn one() -> Arc<EtcdCluster> {
+        Arc::new(EtcdCluster::of(1).election(ELECTION).start())
+    }
+
+    /// The keys of a name with their values, in the order of their making.
+    fn keys(&self, name: &str) -> Vec<(String, String)> {
         let folder = format!("{}{name}/", self.prefix);
-        let said = self.cluster.ctl(&["get", "--prefix", &folder, "--sort-by=CREATE", "--print-value-only"]);
-        said.lines().map(str::to_owned).collect()
+        let said = self.cluster.ctl(&["get", "--prefix", &folder, "--sort-by=CREATE"]);
+        let lines: Vec<_> = said.lines().map(str::to_owned).collect();
+        lines.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
     }
+}
 
-    fn access(self: &Arc<Self>, near: String, far: String) -> Access {
-        let (looked_at, lined_up) = (Arc::clone(self), Arc::clone(self));
-        let owner = |value: &String| value.rsplit('\t').next().map(|owner| (owner.to_owned(), false));
-        let look: Look = Box::new(move |name| looked_at.values(name).first().and_then(owner));
+impl Fixture for Etcd {
+    /// A lease that nobody renews ends up to half a second late, and the revocation takes its time.
+    const LATE: Duration = Duration::from_millis(750);
+
+    fn access(self: Arc<Self>) -> Access {
+        let url = |addr| EtcdCluster::url_at(addr, &self.prefix);
+        let [near, far] = if self.has_members {
+            [(); 2].map(|()| self.cluster.url(&self.prefix))
+        } else {
+            [url(self.proxy.addr()), url(self.cluster.addr(0))]
+        };
+        let lined_up = Arc::clone(&self);
+        let owner = |value: &str| value.rsplit('\t').next().map(|owner| (owner.to_owned(), false));
+        let look: Look = Box::new(move |name| self.keys(name).first().and_then(|(_, value)| owner(value)));
         let waits = |count: usize| u64::try_from(count.saturating_sub(1)).unwrap_or(u64::MAX);
-        let line: Line = Box::new(move |name| waits(lined_up.values(name).len()));
-        Access { near, far, alone: false, look: Some(look), line: Some(line) }
+        let line: Line = Box::new(move |name| waits(lined_up.keys(name).len()));
+        let timed = |url| format!("{url}&timeout=250ms");
+        Access { near: timed(near), far: timed(far), alone: false, look: Some(look), line: Some(line) }
     }
 }
 
-fn timed(url: &str) -> String {
-    format!("{url}&timeout=250ms")
-}
+impl Target for Etcd {
+    fn proxy(&self) -> &Proxy {
+        &self.proxy
+    }
 
-/// On the one member that all rows share, near by a proxy.
-fn on_one(row: Row) -> impl Fn(&str) -> Run {
-    move |id| {
-        let id = id.to_owned();
-        Arc::new(move |lab, seed| {
-            static SHARED: OnceLock<Arc<EtcdCluster>> = OnceLock::new();
-            let cluster = SHARED.get_or_init(|| Arc::new(EtcdCluster::of(1).election(ELECTION).start())).clone();
-            let proxy = Proxy::start_opaque(cluster.addr(0));
-            let etcd = Arc::new(Etcd { cluster, prefix: EtcdCluster::fresh_prefix() });
-            let url = |addr| timed(&EtcdCluster::url_at(addr, &etcd.prefix));
-            let mut stage = Stage::new(lab, &id, seed, etcd.access(url(proxy.addr()), url(etcd.cluster.addr(0))));
-            stage.longer = LATE;
-            row(&mut stage);
-            stage.finish()
-        })
+    fn stop(&self) {
+        self.cluster.stop(0);
+    }
+
+    fn cont(&self) {
+        self.cluster.cont(0);
+    }
+
+    fn kill(&self) {
+        self.cluster.kill(0);
+    }
+
+    fn restart(&self) {
+        self.cluster.restart(0);
     }
 }
 
-/// On three members of its own.
-fn on_three(row: fn(&mut Stage<'_>, &EtcdCluster)) -> impl Fn(&str) -> Run {
-    move |id| {
-        let id = id.to_owned();
-        Arc::new(move |lab, seed| {
-            let cluster = Arc::new(EtcdCluster::of(3).election(ELECTION).links().start());
-            let etcd = Arc::new(Etcd { cluster, prefix: EtcdCluster::fresh_prefix() });
-            let url = timed(&etcd.cluster.url(&etcd.prefix));
-            let mut stage = Stage::new(lab, &id, seed, etcd.access(url.clone(), url));
-            stage.longer = LATE;
-            row(&mut stage, &etcd.cluster);
-            stage.finish()
-        })
-    }
+fn deleted(stage: &mut Stage<'_>, on: &Etcd) {
+    stage.is_taken_away(Heir::Waits, "the key of the holder is deleted", || {
+        let (key, _) = on.keys(DOOR).swap_remove(0);
+        on.cluster.ctl(&["del", &key]);
+    });
 }
 
-fn leader_killed(stage: &mut Stage<'_>, etcd: &EtcdCluster) {
+fn leader_killed(stage: &mut Stage<'_>, on: &Etcd) {
+    let etcd = &on.cluster;
     let (.., first, second) = stage.begins();
     stage.keeps = true;
     let leader = etcd.leader();
@@ -107,7 +149,8 @@ fn leader_killed(stage: &mut Stage<'_>, etcd: &EtcdCluster) {
     etcd.restart(leader);
 }
 
-fn leader_cut_off(stage: &mut Stage<'_>, etcd: &EtcdCluster) {
+fn leader_cut_off(stage: &mut Stage<'_>, on: &Etcd) {
+    let etcd = &on.cluster;
     let (.., first, second) = stage.begins();
     stage.keeps = true;
     let leader = etcd.leader();
@@ -124,7 +167,8 @@ fn leader_cut_off(stage: &mut Stage<'_>, etcd: &EtcdCluster) {
 }
 
 /// It thinks that leases have ended which were renewed elsewhere. What it asks for is done by the leader of now.
-fn leader_goes_on(stage: &mut Stage<'_>, etcd: &EtcdCluster) {
+fn leader_goes_on(stage: &mut Stage<'_>, on: &Etcd) {
+    let etcd = &on.cluster;
     let a = stage.near();
     let first = a.takes(DOOR);
     first.works(&stage.register);

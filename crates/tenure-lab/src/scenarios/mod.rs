@@ -10,17 +10,20 @@ mod disk;
 mod etcd;
 mod file;
 mod fixtures;
+mod memcached;
 mod outages;
 mod queue;
 mod quorum;
 mod redis;
 mod scheme;
 mod schemes;
+mod server;
 mod shares;
 mod stage;
 mod table;
 mod terms;
 mod told;
+mod zookeeper;
 
 use tenure_testkit::history::{Rule, Verdict};
 
@@ -29,8 +32,10 @@ use crate::{Item, Kind};
 
 /// Every scenario.
 pub fn items() -> Vec<Item> {
-    let stores = [redis::items(), quorum::items(), schemes::items(), file::items(), disk::items(), table::items(), etcd::items()];
-    [anywhere::items(), terms::items(), queue::items(), shares::items()].into_iter().chain(stores).flatten().collect()
+    let on_redis = [redis::items(), quorum::items(), schemes::items()];
+    let others = [file::items(), disk::items(), table::items(), etcd::items(), memcached::items(), zookeeper::items()];
+    let everywhere = [anywhere::items(), terms::items(), queue::items(), shares::items()];
+    everywhere.into_iter().chain(on_redis).chain(others).flatten().collect()
 }
 
 /// The store that a table of rows is for.
@@ -94,6 +99,8 @@ fn item(id: &str, fault: &str, tier: u8, expected: Verdict, because: Option<Rule
         Some("postgres") => "tenure on a table of PostgreSQL",
         Some("mariadb") => "tenure on a table of MariaDB",
         Some("etcd") => "tenure on etcd",
+        Some("memcached") => "tenure on memcached",
+        Some("zookeeper") => "tenure on ZooKeeper",
         Some("sqlite") => "tenure on an SQLite file",
         Some("memory") => "tenure in memory",
         scheme => &format!("tenure on one Redis, scheme={}", scheme.unwrap_or_default()),

@@ -1,12 +1,21 @@
 //! Stores that holders cannot reach for a while, whatever keeps them from it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use tenure_testkit::Proxy;
 
 use super::actor::Claim;
 use super::stage::{A_MOMENT, DOOR, OPERATION, POLL, SLACK, Stage, now, terms};
 
 /// A store that was away for longer may be back too late for the next renewal.
 const TOO_LONG: Duration = Duration::from_millis(1_450);
+
+/// Delays all messages of a link by so many milliseconds, and cuts them into pieces of so many bytes.
+pub(super) fn slow_down(link: &Proxy, delay: u64, bytes: usize) {
+    link.delay(Duration::from_millis(delay));
+    link.slice(bytes);
+    link.throttle(10_000);
+}
 
 impl Stage<'_> {
     /// The store is away long enough for a renewal to fail, and the holder loses nothing. One that comes back by itself has no
@@ -105,6 +114,30 @@ impl Stage<'_> {
         self.is_freed(&second);
         c.settles();
         self.free_due(DOOR, SLACK);
+    }
+
+    /// Messages come late, slowly and in pieces, and nobody loses anything.
+    pub(super) fn is_slow(&mut self, link: &Proxy) {
+        let (a, b) = (self.near(), self.far());
+        // A script that the server does not know yet is too long for such a link.
+        self.warms_up(&a);
+        let first = a.takes(DOOR);
+        first.works(&self.register);
+        first.renewed(now());
+        let second = b.asks(DOOR, terms());
+        self.keeps = true;
+        let (delay, bytes) = (self.rng.u64(20..40), self.rng.usize(1..20));
+        slow_down(link, delay, bytes);
+        self.fault(format!("{delay} ms each way, 10 kB/s, in pieces of {bytes} bytes"));
+        for _ in 0..3 {
+            first.renewed(now());
+        }
+        self.grant_due(POLL + OPERATION + SLACK);
+        let begun = Instant::now();
+        self.is_freed(&first);
+        self.holds_true(begun.elapsed() >= Duration::from_millis(2 * delay), "the link is not slow");
+        second.granted();
+        self.is_left(&second);
     }
 
     /// If an answer is late or lost the release is repeated, and the second finds nothing.

@@ -100,6 +100,8 @@ pub(super) struct Stage<'a> {
     pub(super) capacity: u32,
     /// How much longer than was asked the store keeps a lease at least.
     pub(super) longer: Duration,
+    /// How much later than its holder knows the store may end a lease.
+    pub(super) late: Duration,
     /// The store's grants have fences, by which a stale holder is refused.
     pub(super) fences: bool,
     access: Access,
@@ -123,6 +125,7 @@ impl<'a> Stage<'a> {
             jumps: false,
             capacity: 1,
             longer: Duration::ZERO,
+            late: Duration::ZERO,
             fences: true,
             access,
             actors: Vec::new(),
@@ -131,9 +134,9 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// For how long a lease is kept after it was granted or renewed.
+    /// For how long a lease is kept at most after it was granted or renewed.
     pub(super) fn kept(&self) -> Duration {
-        TTL + self.longer
+        TTL + self.longer + self.late
     }
 
     /// From the last renewal, or the grant, to the end of the validity, and the slack.
@@ -143,7 +146,12 @@ impl<'a> Stage<'a> {
 
     /// From the death of a holder to the grant of the next.
     pub(super) fn next(&self) -> Duration {
-        NEXT + self.longer
+        NEXT + self.longer + self.late
+    }
+
+    /// The cost of a waiter that is dead: it is served, and does not come for it.
+    pub(super) fn claim(&self) -> Duration {
+        CLAIM + self.late
     }
 
     /// The store is a file, which one process writes to at a time.
@@ -158,7 +166,7 @@ impl<'a> Stage<'a> {
 
     /// Waiters are notified when they are served. Others find it out when they poll, and have all of their ttl from then on.
     pub(super) fn pushes(&self) -> bool {
-        !self.access.near.starts_with("mysql:")
+        !["mysql:", "memcached:"].iter().any(|store| self.access.near.starts_with(store))
     }
 
     /// A process in the way of the fault.
@@ -259,8 +267,10 @@ impl<'a> Stage<'a> {
 
     /// Looks at the store until `name` is free, which it has to be within this time.
     pub(super) fn free_due(&self, name: &str, within: Duration) {
-        // It takes a while to look for the first time.
+        // It takes a while to look, where a program does it.
+        let began = BootTime::now();
         let _ = self.access.look.as_ref().map(|look| look(name));
+        let within = within + BootTime::now().since(began);
         self.recorder.record("lab", What::FreeDue { name: name.into(), within: nanos(within) });
         let Some(look) = &self.access.look else {
             // A client that takes it finds it free.

@@ -6,7 +6,8 @@ use tenure_testkit::{PgBouncer, PostgresServer, SqlSession, wait_until};
 
 use super::Rows;
 use super::database::{Database, ENGINES, Engine, Own, POSTGRES};
-use super::fixtures::Switch;
+use super::fixtures::{Played, Switch};
+use super::server::{self, On};
 use super::stage::{BELIEF, DOOR, Heir, NEXT, OPERATION, PATIENCE, POLL, RENEWAL, SLACK, SOON, Stage, now, terms};
 use crate::Item;
 
@@ -17,19 +18,13 @@ pub(super) fn items() -> Vec<Item> {
 #[rustfmt::skip]
 fn on_each(on: Engine) -> Vec<Item> {
     let of = on.rows();
-    vec![
-        of.holds("10-killed-and-back", "kill -9 of the server, back before the deadline", on.own(Own::Plain, killed_and_back)),
-        of.holds("10-killed-for-long", "kill -9 of the server, back after the deadline", on.own(Own::Plain, killed_for_long)),
+    let shared = |row: On<Database>| -> Played { Box::new(on.shared(row)) };
+    let own = |row: On<Database>| -> Played { Box::new(on.own(Own::Plain, row)) };
+    let rows = vec![
+        server::killed_and_back(of, &own),
+        server::killed(of, &own),
         of.fenced("11-made-anew", "the table is dropped and made anew while a lock is held", on.shared(made_anew)),
-        of.holds("15-partition", "nothing passes between the holder and the server", on.shared(partitioned)),
-        of.holds("16-replies-stop", "the server hears the holder, which does not hear it", on.shared(replies_stop)),
-        of.holds("16-requests-stop", "the holder hears the server, which does not hear it", on.shared(requests_stop)),
-        of.holds("17-half-open", "the holder is killed, and the server never hears of it", on.shared(half_open)),
-        of.holds("18-churn", "every connection is reset every 150 ms", on.shared(churned)),
         of.holds("18-sessions-ended", "an operator ends the sessions again and again", on.shared(sessions_ended)),
-        of.holds("19-stopped-for-a-moment", "the server is stopped, and goes on before the deadline",
-            on.own(Own::Plain, stopped_for_a_moment)),
-        of.holds("19-stopped-for-long", "the server is stopped for longer than the lease", on.own(Own::Plain, stopped_for_long)),
         of.holds("20-row-locked-for-a-moment", "a transaction of somebody else has the row of the name, not for long",
             on.shared(row_locked_for_a_moment)),
         of.holds("20-row-locked-for-long", "a transaction of somebody else has the row for longer than the validity",
@@ -46,7 +41,8 @@ fn on_each(on: Engine) -> Vec<Item> {
         of.holds("50-deadlock", "transactions of somebody else ask for the rows of a renewal one by one, in both orders", on.own(Own::Plain, deadlock)),
         of.holds("51-two-names", "one of two names of a process cannot be renewed for longer than the validity",
             on.shared(two_names)),
-    ]
+    ];
+    [rows, server::links(of, &shared), server::stops(of, &own)].concat()
 }
 
 /// The rows that need what the tests have of PostgreSQL alone.
@@ -59,22 +55,6 @@ fn on_postgres() -> Vec<Item> {
             on.own(Own::Plain, led_to_replica)),
         of.holds("52-pool", "a pool lends one session to all, with the settings of a stranger in it", on.shared(pool)),
     ]
-}
-
-fn killed_and_back(stage: &mut Stage<'_>, on: &Database) {
-    stage.is_away_for_a_moment(|| on.server.kill(), Some(&|| on.server.restart()));
-}
-
-fn killed_for_long(stage: &mut Stage<'_>, on: &Database) {
-    stage.is_away_for_long(|| on.server.kill(), || on.server.restart());
-}
-
-fn stopped_for_a_moment(stage: &mut Stage<'_>, on: &Database) {
-    stage.is_away_for_a_moment(|| on.server.stop(), Some(&|| on.server.cont()));
-}
-
-fn stopped_for_long(stage: &mut Stage<'_>, on: &Database) {
-    stage.is_away_for_long(|| on.server.stop(), || on.server.cont());
 }
 
 fn read_only_for_a_moment(stage: &mut Stage<'_>, on: &Database) {
@@ -100,49 +80,6 @@ fn row_deleted(stage: &mut Stage<'_>, on: &Database) {
 
 fn emptied(stage: &mut Stage<'_>, on: &Database) {
     stage.is_taken_away(Heir::Comes, "all names are deleted", || drop(on.run("DELETE FROM $t WHERE name <> ''")));
-}
-
-fn partitioned(stage: &mut Stage<'_>, on: &Database) {
-    let next = stage.next();
-    stage.is_cut_off("nothing passes", || on.proxy.black_hole(), || on.proxy.heal(), next);
-}
-
-fn requests_stop(stage: &mut Stage<'_>, on: &Database) {
-    let next = stage.next();
-    stage.is_cut_off("requests stop", || on.proxy.hold_requests(), || on.proxy.heal(), next);
-}
-
-/// Renewals go on being executed until the holder gives up, so the lease ends a ttl after the last of them.
-fn replies_stop(stage: &mut Stage<'_>, on: &Database) {
-    let next = stage.validity() + stage.next();
-    stage.is_cut_off("replies stop", || on.proxy.hold_replies(), || on.proxy.heal(), next);
-}
-
-/// Its session stays. What it had sent before arrives late, and does no harm.
-fn half_open(stage: &mut Stage<'_>, on: &Database) {
-    let (a, _, _, second) = stage.begins();
-    stage.some_time();
-    on.proxy.hold_requests();
-    stage.a_moment();
-    a.kill();
-    stage.fault("A is killed, and nobody hears of it");
-    stage.grant_due(stage.next());
-    second.granted();
-    second.works(&stage.register);
-    on.proxy.release_requests();
-    let since = stage.fault("what A has sent arrives");
-    second.renewed(since);
-    stage.is_left(&second);
-}
-
-fn churned(stage: &mut Stage<'_>, on: &Database) {
-    let mut churns = false;
-    stage.is_reset(&|| on.proxy.accepted(), |stage| {
-        if !std::mem::replace(&mut churns, true) {
-            on.proxy.churn(Duration::from_millis(150));
-            stage.fault("connections are reset every 150 ms from now on");
-        }
-    });
 }
 
 fn sessions_ended(stage: &mut Stage<'_>, on: &Database) {

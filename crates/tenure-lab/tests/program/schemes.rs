@@ -58,6 +58,7 @@ fn the_lab_takes_the_dialect_from_the_url() {
         ("redis://127.0.0.1:1?scheme=redisson", "redisson/04-wait-given-up"),
         ("redis://127.0.0.1:1", "redis/04-wait-given-up"),
         ("sqlite:nowhere.db", "sqlite/04-wait-given-up"),
+        ("memcached://127.0.0.1:1", "memcached/04-wait-given-up"),
     ] {
         let ended = run(url, id);
         assert_eq!(ended.code, 0, "{url}: {ended:?}");

@@ -1,7 +1,5 @@
 //! memcached forgets: a lock is free at once, its holder learns it at the next renewal, and the next holder has a larger fence.
 
-use std::io::{BufWriter, Read as _, Write as _};
-use std::net::TcpStream;
 use std::time::Duration;
 
 use tenure::ErrorKind;
@@ -46,40 +44,9 @@ async fn a_restart_frees_all_and_fences_go_on() {
     each(&[], MemcachedServer::restart).await;
 }
 
-/// Fills the memory with values of about the same size, as an application does that uses the server as a cache.
-fn fill(server: &MemcachedServer) {
-    let size = server.ask("get x", None)[1..].join("\r\n").len();
-    for round in 0..50 {
-        fill_once(server, size, round);
-        // Unlike a reader, it does not make the item look needed.
-        if server.ask("me x", Some(1)) == ["EN"] {
-            assert!(server.stat("evictions") > 0);
-            return;
-        }
-        // What was read is spared for a while, by the age of what was not.
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    panic!("it is never evicted");
-}
-
-fn fill_once(server: &MemcachedServer, size: usize, round: u32) {
-    let mut stream = BufWriter::new(TcpStream::connect(server.addr()).unwrap());
-    for number in 0..50_000 {
-        // Items of one size have memory of their own, and keys count.
-        let value = "x".repeat(size + 4 - number % 5 * 4);
-        write!(stream, "set {round}.{number:05} 0 0 {} noreply\r\n{value}\r\n", value.len()).unwrap();
-    }
-    // Answered behind all of them.
-    write!(stream, "mn\r\n").unwrap();
-    stream.flush().unwrap();
-    let mut answer = [0; 4];
-    stream.into_inner().unwrap().read_exact(&mut answer).unwrap();
-    assert_eq!(&answer, b"MN\r\n");
-}
-
 #[tokio::test]
 async fn an_eviction_frees_a_lock_and_fences_go_on() {
-    each(&["-m", "1", "-I", "512k"], fill).await;
+    each(&["-m", "1", "-I", "512k"], |server| server.evict("x")).await;
 }
 
 /// With `-M` the server refuses new locks instead, and keeps the old ones until they end.

@@ -2,20 +2,23 @@
 
 use super::{TTL, frees_by};
 use crate::broken::command::{Command, LOCK, ONE, Value};
+use crate::broken::engine::Engine;
 use crate::broken::program::{Client, Next, Scheme, Turn, call, won_until};
 
-pub(crate) const ROW: Scheme = Scheme::new("a row with a version; its end by the clock of the application", take, give_up);
+pub(crate) const ROW: Scheme =
+    Scheme::new("a row with a version; its end by the clock of the application", take, give_up).on(Engine::Table);
 
 /// The same without reading the end of the lease.
-pub(crate) const NO_LOOK: Scheme = Scheme::new("a row with a version; nobody looks at its end", take_any, give_up);
+pub(crate) const NO_LOOK: Scheme =
+    Scheme::new("a row with a version; nobody looks at its end", take_any, give_up).on(Engine::Table);
 
 /// The same without reading the number of rows that were updated.
 pub(crate) const ROWS_UNCOUNTED: Scheme =
-    Scheme::new("a row with a version; nobody counts the rows that were updated", take_uncounted, give_up);
+    Scheme::new("a row with a version; nobody counts the rows that were updated", take_uncounted, give_up).on(Engine::Table);
 
 /// The same in a transaction: `now()` is when that began, also after it has waited.
 pub(crate) const FROZEN_NOW: Scheme =
-    Scheme::new("a row with a version; its end by the now() of a transaction", take_frozen, give_up);
+    Scheme::new("a row with a version; its end by the now() of a transaction", take_frozen, give_up).on(Engine::Table);
 
 fn take(client: &mut Client, turn: Turn) -> Next {
     match (turn.line, turn.reply) {

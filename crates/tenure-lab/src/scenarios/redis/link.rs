@@ -8,6 +8,7 @@ use super::Fault;
 use crate::Item;
 use crate::scenarios::actor::{Actor, Claim};
 use crate::scenarios::fixtures::Redis;
+use crate::scenarios::outages::slow_down;
 use crate::scenarios::scheme::{NATIVE, Scheme};
 use crate::scenarios::stage::{DOOR, OPERATION, PATIENCE, POLL, SLACK, SOON, Stage, now, terms};
 
@@ -60,7 +61,7 @@ pub(crate) const REPLIES_STOP: Fault =
 
 pub(crate) const SLOW: Fault = Fault {
     what: "30 ms each way, 10 kB/s, in pieces of 10 bytes",
-    begin: |redis| slow_down(redis, 30, 10),
+    begin: |redis| slow_down(&redis.proxy, 30, 10),
     end: |redis| redis.proxy.heal(),
 };
 
@@ -72,12 +73,6 @@ pub(crate) const CHURN: Fault = Fault {
 
 pub(crate) const CLIENTS_KILLED: Fault =
     Fault::once("every connection is ended", |redis| drop(redis.server.cli("CLIENT KILL TYPE normal SKIPME yes")));
-
-fn slow_down(redis: &Redis, delay: u64, bytes: usize) {
-    redis.proxy.delay(Duration::from_millis(delay));
-    redis.proxy.slice(bytes);
-    redis.proxy.throttle(10_000);
-}
 
 /// The operation timeout where a call is to be sent twice: half of it is for the first try, and the rest for another connection and
 /// the second, on a machine that does other things as well.
@@ -308,26 +303,7 @@ fn replies_stop(stage: &mut Stage<'_>, redis: &Redis) {
 }
 
 fn slow(stage: &mut Stage<'_>, redis: &Redis) {
-    let (a, b) = (stage.near(), stage.far());
-    // A script that the server does not know yet is too long for such a link.
-    stage.warms_up(&a);
-    let first = a.takes(DOOR);
-    first.works(&stage.register);
-    first.renewed(now());
-    let second = b.asks(DOOR, terms());
-    stage.keeps = true;
-    let (delay, bytes) = (stage.rng.u64(20..40), stage.rng.usize(1..20));
-    slow_down(redis, delay, bytes);
-    stage.fault(format!("{delay} ms each way, 10 kB/s, in pieces of {bytes} bytes"));
-    for _ in 0..3 {
-        first.renewed(now());
-    }
-    stage.grant_due(POLL + OPERATION + SLACK);
-    let begun = Instant::now();
-    stage.is_freed(&first);
-    stage.holds_true(begun.elapsed() >= Duration::from_millis(2 * delay), "the link is not slow");
-    second.granted();
-    stage.is_left(&second);
+    stage.is_slow(&redis.proxy);
 }
 
 fn churned(stage: &mut Stage<'_>, redis: &Redis) {
