@@ -243,26 +243,24 @@ impl ZooKeeperEnsemble {
     fn launch(has_links: bool) -> Self {
         let mut servers: Vec<_> = (0..3).map(|_| ZooKeeperServer::prepared(free_port())).collect();
         let ports: Vec<_> = servers.iter().map(|_| [free_port(), free_port()]).collect();
-        let links: Vec<Vec<Proxy>> = servers.iter().map(|_| Vec::new()).collect();
-        let mut ensemble = Self { servers: Vec::new(), links };
-        for at in 0..servers.len() {
+        let mut links: Vec<Vec<Proxy>> = servers.iter().map(|_| Vec::new()).collect();
+        for (at, (server, links)) in servers.iter_mut().zip(&mut links).enumerate() {
             for (other, [port, election]) in ports.iter().enumerate() {
                 let mut port = *port;
                 if has_links && other != at {
                     let link = Proxy::start_opaque((Ipv4Addr::LOCALHOST, port).into());
                     port = link.addr().port();
-                    ensemble.links[at].push(link);
+                    links.push(link);
                 }
-                let _ = writeln!(servers[at].ensemble, "server.{}=127.0.0.1:{port}:{election}", other + 1);
+                let _ = writeln!(server.ensemble, "server.{}=127.0.0.1:{port}:{election}", other + 1);
             }
-            let data = servers[at].dir.path().join("data");
+            let data = server.dir.path().join("data");
             fs::create_dir_all(&data).expect("a directory of ours can be written");
             fs::write(data.join("myid"), format!("{}\n", at + 1)).expect("a directory of ours can be written");
-            assert!(servers[at].launch(), "a port of the ensemble was taken meanwhile");
+            assert!(server.launch(), "a port of the ensemble was taken meanwhile");
         }
         servers.iter().for_each(ZooKeeperServer::wait_until_ready);
-        ensemble.servers = servers;
-        ensemble
+        Self { servers, links }
     }
 
     /// Lets nothing pass between a server that follows and the one that leads. Elections go on.

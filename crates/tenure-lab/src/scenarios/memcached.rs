@@ -116,7 +116,7 @@ impl Fixture for Memcached {
     const LATE: Duration = Duration::from_millis(5_500);
 
     fn access(self: Arc<Self>) -> Access {
-        let others = self.servers[1..].iter().map(|server| format!(",{}", server.addr())).collect::<String>();
+        let others = self.servers[1..].iter().map(|server| format!(",{}", server.addr())).collect::<Vec<_>>().concat();
         let url = |addr| format!("memcached://{addr}{others}?prefix={}&timeout=250ms", self.prefix);
         // Of several, clients have to name all alike.
         let first = self.server().addr();
@@ -183,13 +183,13 @@ fn flushed(stage: &mut Stage<'_>, on: &Memcached) {
 /// Nothing can be written, so nothing is renewed. What is held is not freed, and nobody new is granted.
 fn full(stage: &mut Stage<'_>, on: &Memcached) {
     let c = stage.far();
-    let filling = std::cell::Cell::new(None);
+    let filling = std::cell::OnceCell::new();
     let fill = || {
-        filling.set(Some(on.server().fill()));
+        let _ = filling.set(on.server().fill());
         let told = c.asks("other", terms().wait(Duration::ZERO)).failed("Unavailable");
         assert!(told.contains("out of memory") && told.contains("; "), "{told}");
     };
-    stage.is_away_for_long(fill, || on.server().empty(filling.take().expect("it was filled")));
+    stage.is_away_for_long(fill, || on.server().empty(filling.get().expect("it was filled")));
 }
 
 /// A name of a server that is lost cannot be had. Those of the others go on, and nothing moves to them.

@@ -121,7 +121,7 @@ fn requests_stop<T: Target>(stage: &mut Stage<'_>, on: &T) {
     stage.is_cut_off("requests stop", || on.proxy().hold_requests(), || on.proxy().heal(), next);
 }
 
-/// What keeps the lease goes on being executed until the holder gives up, so the lease ends a ttl after the last of that.
+/// Renewals, and all else that keeps the lease, go on being executed until the holder gives up. So the lease ends a ttl after that.
 fn replies_stop<T: Target>(stage: &mut Stage<'_>, on: &T) {
     let next = T::UNHEARD + stage.next();
     stage.is_cut_off("replies stop", || on.proxy().hold_replies(), || on.proxy().heal(), next);

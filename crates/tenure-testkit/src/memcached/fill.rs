@@ -79,7 +79,7 @@ impl MemcachedServer {
 
     /// Deletes what [`fill`](Self::fill) wrote.
     #[track_caller]
-    pub fn empty(&self, filling: Filling) {
+    pub fn empty(&self, filling: &Filling) {
         for keys in filling.0.chunks(AT_ONCE) {
             self.ask_each(keys.iter().map(|key| format!("delete {key}\r\n"))).expect("memcached answers");
         }
