@@ -151,7 +151,8 @@ impl Store for MemcachedStore {
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.check(request)?;
         let key = self.key(&request.name)?;
-        let call = self.call(&key, request.ttl, request.generated);
+        // A write without an answer may run after the release. The caller has to know, to clean up until then.
+        let call = self.call(&key, request.ttl, false);
         let asks_for_a_free_one = request.from.is_none() && request.enqueue != Enqueue::Heartbeat;
         let done = call.grant(request, asks_for_a_free_one).await?;
         match done.outcome.answer {

@@ -23,7 +23,7 @@ pub(crate) struct Call<'a> {
     pub(crate) key: &'a Key,
     /// How long what it writes may take the name.
     pub(crate) ttl: Duration,
-    /// Whether it may be made again after an unknown outcome.
+    /// Whether it may be made again after a write without an answer.
     pub(crate) repeats: bool,
     pub(crate) end: Instant,
 }

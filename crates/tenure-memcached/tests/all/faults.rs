@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::ErrorKind;
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply};
+use tenure::{ErrorKind, Locker, Name, ReleaseOutcome};
 use tenure_testkit::{MemcachedServer, Proxy};
 
 use crate::requests::{busy, granted, joining, lease, owner, request};
@@ -44,14 +44,54 @@ async fn calls_get_through_on_another_connection() {
     proxy.hold_present_requests();
     assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     proxy.heal();
-    let again = owner();
+    // An acquisition is made again by whoever asked for it: its first command may run at any time.
+    let again = request("x", &owner());
     proxy.hold_present_requests();
-    granted(&store, &request("x", &again)).await;
+    let error = store.acquire(&again).await.unwrap_err();
+    assert!(error.may_have_been_applied() && store.features().late_commands, "{error:?}");
+    granted(&store, &again).await;
     // What was held is executed now, on a connection that nobody reads.
     proxy.heal();
-    assert_eq!(busy(&other, &request("x", &owner())).await.holder.unwrap().owner, again);
-    assert_eq!(store.release(&lease("x", &again), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(busy(&other, &request("x", &owner())).await.holder.unwrap().owner, again.owner);
+    assert_eq!(store.release(&again.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     granted(&other, &request("x", &owner())).await;
+}
+
+/// The first connection delivers its `add` when the name was released again. The clean-up goes on until none can come.
+#[tokio::test]
+async fn a_command_that_comes_after_the_release_is_cleared_up() {
+    let server = MemcachedServer::start();
+    let proxy = Proxy::start_opaque(server.addr());
+    let locks = Locker::new(open(&format!("memcached://{}?timeout=2s", proxy.addr())).await);
+    let other = open(&server.url()).await;
+    let is_free = async || {
+        let freed = async { while !other.inspect(Some(&Name::new("x").unwrap())).await.unwrap().is_empty() {} };
+        tokio::time::timeout(PATIENCE, freed).await.expect("the name is taken for nobody");
+    };
+    let deliver = || {
+        let before = server.stat("cmd_set");
+        proxy.heal();
+        tenure_testkit::wait_until(PATIENCE, "the late command to run", || server.stat("cmd_set") > before);
+    };
+    let lock = || locks.mutex("x").ttl(Duration::from_secs(60));
+    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    proxy.hold_present_requests();
+    let guard = lock().acquire().await.unwrap();
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
+    is_free().await;
+    deliver();
+    is_free().await;
+    locks.flush_releases().await;
+    // Also what is left by a try that finds the name busy on another connection.
+    let held = request("x", &owner());
+    granted(&other, &held).await;
+    proxy.hold_present_requests();
+    let tried = lock().try_acquire().await;
+    assert!(!matches!(tried, Ok(Some(_))), "{tried:?}");
+    assert_eq!(other.release(&held.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    is_free().await;
+    deliver();
+    is_free().await;
 }
 
 /// A token that was supplied may be another client's as well, so nothing is made twice with it.
