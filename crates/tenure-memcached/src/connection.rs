@@ -225,3 +225,25 @@ impl fmt::Debug for Connection {
         write!(f, "Connection({self})")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tenure_testkit::{MemcachedServer, Proxy};
+
+    use super::*;
+
+    /// A firewall forgets a connection that idles. It is asked for the time first, and another is made in what is left.
+    #[tokio::test]
+    async fn a_connection_that_died_while_it_idled_is_replaced_in_time() {
+        let server = MemcachedServer::start();
+        let proxy = Proxy::start_opaque(server.addr());
+        let connection = Connection::new("127.0.0.1", proxy.addr().port(), Login::default());
+        let after = |seconds| Instant::now() + Duration::from_secs(seconds);
+        let link = connection.link(after(5), after(5)).await.unwrap();
+        link.age();
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        proxy.hold_present_requests();
+        let next = connection.link(after(1), after(10)).await.unwrap();
+        assert!(!Arc::ptr_eq(&link, &next) && link.is_closed() && !connection.has_late_commands());
+    }
+}

@@ -128,6 +128,13 @@ impl Link {
         self.shared.state().clock.unwrap_or_else(|| ServerClock::unread(BootTime::now()))
     }
 
+    /// Makes it look as if nothing was heard of the server's time for as long as the machine runs.
+    #[cfg(test)]
+    pub(crate) fn age(&self) {
+        let long_ago = BootTime::from_boot(Duration::ZERO);
+        self.shared.state().clock = Some(ServerClock::unread(long_ago));
+    }
+
     /// Notes a time that the server has shown in an answer.
     pub(crate) fn saw(&self, shown: Duration, sent_at: BootTime) {
         let mut state = self.shared.state();
