@@ -8,7 +8,7 @@
 //! All ends of leases are points on this clock. A point is due when the server shows it.
 //!
 //! The server counts no time for which its machine slept, and a client none for which its own was paused. So
-//! the server may turn out to be behind or ahead of what was reckoned. Ahead it is believed at once, and
+//! the server may turn out to be behind or ahead of what was reckoned. Ahead it is taken as it is, and
 //! behind once its time is seen to go on.
 
 use std::time::Duration;
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_slower_is_believed_once_it_moves() {
+    fn a_clock_that_is_slower_counts_once_it_moves() {
         let mut clock = clock_at(1_000.0, 5_000);
         // The server's machine slept for a minute and a half.
         clock.saw(since(1_010.0), at(105_000), at(105_000));

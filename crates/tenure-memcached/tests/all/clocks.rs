@@ -82,7 +82,7 @@ async fn an_item_that_was_touched_says_nothing_of_the_time() {
     assert_eq!(busy(&store, &writer).await.holder.unwrap().owner, short.owner, "the other reader was taken for gone");
 }
 
-/// Nothing that the server sees tells that it slept. It is believed once its clock is seen to go on.
+/// Nothing that the server sees tells that it slept. Its time counts again once it is seen to go on.
 #[tokio::test]
 async fn leases_are_longer_by_a_sleep_of_the_server_for_a_moment_only() {
     let (clock, server) = with_clock();

@@ -44,7 +44,7 @@ async fn calls_get_through_on_another_connection() {
     proxy.hold_present_requests();
     assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     proxy.heal();
-    // An acquisition is made again by whoever asked for it: its first command may run at any time.
+    // An acquisition is made again by its caller: its first command may run at any time.
     let again = request("x", &owner());
     proxy.hold_present_requests();
     let error = store.acquire(&again).await.unwrap_err();
@@ -217,7 +217,7 @@ async fn a_lost_server_takes_its_own_names_along() {
         }
     }
     assert_eq!(unreachable, lost, "all of the lost server, and no other");
-    // The same for whoever comes now.
+    // The same for a client that comes now.
     let store = open(&format!("memcached://{hosts}?timeout=500ms")).await;
     for name in &names {
         match store.acquire(&request(name, &owner())).await {
@@ -232,7 +232,7 @@ async fn a_lost_server_takes_its_own_names_along() {
     assert_eq!(options.open().await.unwrap_err().kind(), ErrorKind::Unreachable, "none is left");
 }
 
-/// It takes the packets and says nothing. Whoever comes is not kept waiting by it, and learns of a refusal all the same.
+/// It takes the packets and says nothing. A client that comes is not kept waiting by it, and learns of a refusal all the same.
 #[tokio::test]
 async fn a_silent_server_among_others_is_not_waited_for() {
     let server = MemcachedServer::start();

@@ -35,7 +35,7 @@ async fn a_wrong_login_is_refused_without_a_word_of_it() {
     open(&server.url().replace("//", "//app:s3cret@")).await;
 }
 
-/// A user alone logs nobody in, so whoever names one is told.
+/// A user alone logs nobody in.
 #[tokio::test]
 async fn a_user_without_a_password_is_refused() {
     let server = MemcachedServer::start();
