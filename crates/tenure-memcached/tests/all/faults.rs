@@ -161,6 +161,21 @@ async fn leases_of_a_server_that_was_stopped_last_their_ttl() {
     assert!(seen > 0, "nothing was granted, so nothing was tested");
 }
 
+/// It is waited for on the connection that there is.
+#[tokio::test]
+async fn a_slow_server_is_not_left() {
+    let (proxy, store, _) = behind_proxy().await;
+    let held = owner();
+    proxy.delay(Duration::from_millis(100));
+    for name in ["x", "y"] {
+        granted(&store, &request(name, &held)).await;
+        assert_eq!(store.renew(&[lease(name, &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+        assert_eq!(store.release(&lease(name, &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    }
+    assert_eq!(proxy.accepted(), 1);
+    assert!(!store.features().late_commands);
+}
+
 #[tokio::test]
 async fn a_broken_connection_is_replaced() {
     let (proxy, store, _) = behind_proxy().await;
