@@ -6,6 +6,10 @@
 //! was stopped, it may show the old time for a moment.
 //!
 //! All ends of leases are points on this clock. A point is due when the server shows it.
+//!
+//! The server counts no time for which its machine slept, and a client none for which its own was paused. So
+//! the server may turn out to be behind or ahead of what was reckoned. Ahead it is taken as it is, and
+//! behind once its time is seen to go on.
 
 use std::time::Duration;
 
@@ -15,8 +19,13 @@ use tenure::BootTime;
 pub(crate) const BEHIND: Duration = Duration::from_millis(2_250);
 /// A time that was read this long ago is read again, because no two clocks are equally fast.
 const FRESH: Duration = Duration::from_secs(60);
+/// How far a time that an item shows may be off what the reading before leads to expect: as far as any reading, and
+/// further by how unequally fast two clocks are.
+const OFF: Duration = Duration::from_secs(3);
+/// Latest time that servers read: they count in 31 bits.
+pub(crate) const LATEST: u64 = (1 << 31) - 1;
 /// 2026-01-01 in Unix seconds.
-const EPOCH: u64 = 1_767_225_600;
+pub(crate) const EPOCH: u64 = 1_767_225_600;
 
 /// One reading.
 #[derive(Clone, Copy, Debug)]
@@ -46,11 +55,26 @@ pub(crate) struct Now {
 }
 
 impl ServerClock {
-    /// From the statistics of the server: its time and for how long it has run.
-    pub(crate) fn new(time: u64, uptime: u64, sent_at: BootTime, heard_at: BootTime) -> Self {
-        let start = time.saturating_sub(uptime).saturating_sub(EPOCH).saturating_mul(1_000_000);
+    /// From the statistics of the server: its time and for how long it has run. `None` if no leases can be
+    /// counted by such a clock, or no fences.
+    pub(crate) fn new(time: u64, uptime: u64, sent_at: BootTime, heard_at: BootTime) -> Option<Self> {
+        let started_at = time.checked_sub(uptime)?.checked_sub(EPOCH)?;
+        (time < LATEST).then(|| Self::started(started_at * 1_000_000, time, sent_at, heard_at))
+    }
+
+    /// A clock of which nothing is known.
+    pub(crate) fn unread(now: BootTime) -> Self {
+        Self::started(0, EPOCH, now, now)
+    }
+
+    fn started(start: u64, time: u64, sent_at: BootTime, heard_at: BootTime) -> Self {
         let reading = Reading { shown: Duration::from_secs(time), sent_at, heard_at };
         Self { start, last: reading, best: reading }
+    }
+
+    /// Whether both are of one life of a server.
+    pub(crate) fn is_of_the_life_of(&self, other: &Self) -> bool {
+        self.start == other.start
     }
 
     /// Number of the grant that gave an item this version.
@@ -66,7 +90,7 @@ impl ServerClock {
     /// A server that was stopped shows the old time for a moment, on a new connection as well.
     pub(crate) fn after(self, earlier: Option<Self>) -> Self {
         match earlier {
-            Some(mut clock) if clock.start == self.start => {
+            Some(mut clock) if clock.is_of_the_life_of(&self) => {
                 clock.saw(self.last.shown, self.last.sent_at, self.last.heard_at);
                 clock
             }
@@ -85,6 +109,18 @@ impl ServerClock {
         if sent_at >= self.last.sent_at {
             self.last = reading;
         }
+    }
+
+    /// Whether the time that an item shows can be right. An item shows another if somebody has changed how long it
+    /// lives (`touch`): the end that stands in it is not that of the server then.
+    pub(crate) fn fits(&self, shown: Duration, sent_at: BootTime) -> bool {
+        (self.last.shown + sent_at.since(self.last.sent_at)).abs_diff(shown) <= OFF
+    }
+
+    /// Whether the server showed a time that it must have passed long ago. Either it was stopped, and will see, or its
+    /// machine slept.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.behind(self.last) > BEHIND
     }
 
     /// Whether it is too long ago that the clock was known to be right.
@@ -116,7 +152,7 @@ impl ServerClock {
     /// Whether the server looked at its own clock between two readings that are both behind. It did not
     /// stand still then: the machine slept, which no clock of the server counts.
     fn moved_on(&self, reading: Reading) -> bool {
-        self.behind(self.last) > BEHIND && reading.shown > self.last.shown && reading.sent_at.since(self.last.heard_at) <= BEHIND
+        self.is_behind() && reading.shown > self.last.shown && reading.sent_at.since(self.last.heard_at) <= BEHIND
     }
 }
 
@@ -128,75 +164,100 @@ mod tests {
         BootTime::from_boot(Duration::from_millis(ms))
     }
 
+    /// That of a server which was started 10 s before it showed a time.
+    fn clock_at(shown: f64, ms: u64) -> ServerClock {
+        ServerClock::new(since(shown).as_secs(), 10, at(ms), at(ms)).unwrap()
+    }
+
+    /// A time after the epoch.
+    fn since(shown: f64) -> Duration {
+        Duration::from_secs(EPOCH) + secs(shown)
+    }
+
     fn secs(secs: f64) -> Duration {
         Duration::from_secs_f64(secs)
     }
 
     #[test]
     fn a_healthy_clock_is_at_most_two_seconds_behind() {
-        let mut clock = ServerClock::new(1_000, 10, at(5_000), at(5_001));
+        let mut clock = clock_at(1_000.0, 5_000);
         for (ms, shown) in [(5_990, 1_000.0), (6_010, 1_001.0), (6_990, 1_001.0), (7_000, 1_002.0)] {
-            clock.saw(secs(shown), at(ms), at(ms + 1));
-            let pad = clock.reading(secs(shown), at(ms)).pad;
+            clock.saw(since(shown), at(ms), at(ms + 1));
+            let pad = clock.reading(since(shown), at(ms)).pad;
             assert!((BEHIND..=BEHIND + secs(1.0)).contains(&pad), "{pad:?}");
         }
-        assert_eq!(clock.estimate(at(8_500)).shown, secs(1_003.5));
+        assert_eq!(clock.estimate(at(8_500)).shown, since(1_003.5));
     }
 
     #[test]
     fn a_clock_that_stood_still_makes_leases_longer() {
-        let mut clock = ServerClock::new(1_000, 10, at(5_000), at(5_000));
-        clock.saw(secs(1_001.0), at(6_000), at(6_000));
+        let mut clock = clock_at(1_000.0, 5_000);
+        clock.saw(since(1_001.0), at(6_000), at(6_000));
         // Stopped for ten seconds, and asked before it has looked at its own clock.
-        let now = clock.reading(secs(1_001.0), at(16_000));
+        let now = clock.reading(since(1_001.0), at(16_000));
         assert_eq!(now.pad, secs(10.0) + BEHIND);
         // What was seen meanwhile is not taken for the better reading, and no span begins there.
-        clock.saw(secs(1_001.0), at(16_000), at(16_000));
-        assert_eq!(clock.reading(secs(1_001.0), at(16_000)).pad, secs(10.0) + BEHIND);
-        assert_eq!(clock.estimate(at(16_000)), Now { shown: secs(1_011.0), pad: BEHIND });
-        clock.saw(secs(1_011.0), at(16_001), at(16_001));
-        assert_eq!(clock.reading(secs(1_011.0), at(16_001)).pad, BEHIND);
+        clock.saw(since(1_001.0), at(16_000), at(16_000));
+        assert_eq!(clock.reading(since(1_001.0), at(16_000)).pad, secs(10.0) + BEHIND);
+        assert_eq!(clock.estimate(at(16_000)), Now { shown: since(1_011.0), pad: BEHIND });
+        clock.saw(since(1_011.0), at(16_001), at(16_001));
+        assert_eq!(clock.reading(since(1_011.0), at(16_001)).pad, BEHIND);
     }
 
     #[test]
     fn a_new_connection_knows_that_the_clock_stood_still() {
-        let since = Duration::from_secs(EPOCH + 1_000);
-        let before = ServerClock::new(EPOCH + 1_000, 10, at(5_000), at(5_000));
+        let before = clock_at(1_000.0, 5_000);
         // Asked after a long silence, on another connection, and shown the old time.
-        let clock = ServerClock::new(EPOCH + 1_000, 10, at(105_000), at(105_000)).after(Some(before));
-        assert_eq!(clock.estimate(at(105_000)).shown, since + secs(100.0));
-        assert_eq!(clock.reading(since, at(105_000)).pad, secs(100.0) + BEHIND);
+        let clock = clock_at(1_000.0, 105_000).after(Some(before));
+        assert_eq!(clock.estimate(at(105_000)).shown, since(1_100.0));
+        assert_eq!(clock.reading(since(1_000.0), at(105_000)).pad, secs(100.0) + BEHIND);
         assert!(clock.is_stale(at(105_000)), "it is asked again");
         // Another life has another clock.
-        let restarted = ServerClock::new(EPOCH + 900, 2, at(105_000), at(105_000)).after(Some(before));
-        assert_eq!(restarted.estimate(at(105_000)).shown, Duration::from_secs(EPOCH + 900));
+        let restarted = clock_at(900.0, 105_000).after(Some(before));
+        assert_eq!(restarted.estimate(at(105_000)).shown, since(900.0));
     }
 
     #[test]
-    fn a_clock_that_is_slower_is_believed_once_it_moves() {
-        let mut clock = ServerClock::new(1_000, 10, at(5_000), at(5_000));
+    fn a_clock_that_is_slower_counts_once_it_moves() {
+        let mut clock = clock_at(1_000.0, 5_000);
         // The server's machine slept for a minute and a half.
-        clock.saw(secs(1_010.0), at(105_000), at(105_000));
+        clock.saw(since(1_010.0), at(105_000), at(105_000));
         assert!(clock.is_stale(at(105_000)));
-        clock.saw(secs(1_011.0), at(105_600), at(105_600));
+        clock.saw(since(1_011.0), at(105_600), at(105_600));
         assert!(!clock.is_stale(at(105_600)));
-        assert_eq!(clock.reading(secs(1_011.0), at(105_600)).pad, BEHIND);
+        assert_eq!(clock.reading(since(1_011.0), at(105_600)).pad, BEHIND);
     }
 
     #[test]
     fn an_old_reading_is_stale() {
-        let mut clock = ServerClock::new(1_000, 10, at(5_000), at(5_000));
+        let mut clock = clock_at(1_000.0, 5_000);
         assert!(!clock.is_stale(at(65_000)) && clock.is_stale(at(65_001)));
         // A late reading that is a second behind, as a healthy one may be.
-        clock.saw(secs(1_060.0), at(66_000), at(66_000));
+        clock.saw(since(1_060.0), at(66_000), at(66_000));
         assert!(!clock.is_stale(at(66_000)));
     }
 
     #[test]
     fn a_later_life_counts_on() {
-        let first = ServerClock::new(EPOCH + 100, 40, at(0), at(0));
-        let second = ServerClock::new(EPOCH + 200, 1, at(0), at(0));
+        let first = ServerClock::new(EPOCH + 100, 40, at(0), at(0)).unwrap();
+        let second = ServerClock::new(EPOCH + 200, 1, at(0), at(0)).unwrap();
         assert_eq!(first.counter(7), 60_000_007);
         assert!(second.counter(1) > first.counter(1_000_000));
+    }
+
+    #[test]
+    fn a_time_that_is_far_off_does_not_fit() {
+        let clock = clock_at(1_000.0, 5_000);
+        for (shown, fits) in [(998.0, true), (1_003.0, true), (996.0, false), (1_004.0, false), (4_600.0, false)] {
+            assert_eq!(clock.fits(since(shown), at(5_000)), fits, "{shown}");
+        }
+        assert!(clock.fits(since(1_040.0), at(45_000)) && !clock.fits(since(1_000.0), at(45_000)));
+    }
+
+    #[test]
+    fn clocks_that_nothing_can_be_counted_by_are_refused() {
+        let is_read = |time, uptime| ServerClock::new(time, uptime, at(0), at(0)).is_some();
+        assert!(is_read(EPOCH, 0) && is_read(LATEST - 1, 5));
+        assert!(!is_read(EPOCH, 1) && !is_read(LATEST, 5) && !is_read(u64::MAX, 1) && !is_read(1, 2));
     }
 }

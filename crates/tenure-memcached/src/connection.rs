@@ -16,7 +16,8 @@ use crate::clock::ServerClock;
 use crate::link::{Answers, Failed, Link};
 use crate::list;
 use crate::options::Login;
-use crate::protocol::{Commands, Key};
+use crate::protocol::{Commands, Key, Reply};
+use crate::transaction::half_way;
 
 /// Pause before a server that was busy is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -67,9 +68,10 @@ impl Connection {
             || state.link.as_ref().is_some_and(|link| link.lost().is_some())
     }
 
-    /// The connection that there is, or a new one. Its view of the server's clock is fresh.
-    pub(crate) async fn link(&self, end: Instant) -> Result<Arc<Link>, Error> {
-        let in_time = timeout_at(end, self.fresh_link()).await.unwrap_or_else(|_| {
+    /// The connection that there is, or a new one. Its view of the server's clock is fresh. After `half` a silent
+    /// connection is given up.
+    pub(crate) async fn link(&self, half: Instant, end: Instant) -> Result<Arc<Link>, Error> {
+        let in_time = timeout_at(end, self.fresh_link(half, end)).await.unwrap_or_else(|_| {
             // It did not even tell its time.
             if let Some(link) = self.present().filter(|link| link.is_silent()) {
                 self.drop_link(&link);
@@ -79,14 +81,14 @@ impl Connection {
         in_time.map_err(|error| error.context(self))
     }
 
-    async fn fresh_link(&self) -> Result<Arc<Link>, Error> {
+    async fn fresh_link(&self, half: Instant, end: Instant) -> Result<Arc<Link>, Error> {
         if let Some(link) = self.present() {
             if !link.clock().is_stale(tenure::BootTime::now()) {
                 return Ok(link);
             }
-            match link.read_clock().await {
-                Ok(_) => return Ok(link),
-                // Nothing was under way on it.
+            match self.read_clock(&link, half, end).await {
+                Ok(()) => return Ok(link),
+                Err(error) if Instant::now() >= end => return Err(error),
                 Err(_) => self.drop_link(&link),
             }
         }
@@ -117,7 +119,23 @@ impl Connection {
         half: Instant,
         end: Instant,
     ) -> Result<Answers, Failed> {
-        let mut answer = std::pin::pin!(link.ask(commands, ttl));
+        let answer = self.in_time(link, link.ask(commands, ttl), half, end).await;
+        answer.map_err(|failed| Failed { error: failed.error.context(self), ..failed })
+    }
+
+    /// Asks for the server's time, as [`ask`](Self::ask) does.
+    pub(crate) async fn read_clock(&self, link: &Arc<Link>, half: Instant, end: Instant) -> Result<(), Error> {
+        self.in_time(link, link.read_clock(), half, end).await.map(drop).map_err(|failed| failed.error)
+    }
+
+    async fn in_time<T>(
+        &self,
+        link: &Arc<Link>,
+        answer: impl Future<Output = Result<T, Failed>>,
+        half: Instant,
+        end: Instant,
+    ) -> Result<T, Failed> {
+        let mut answer = std::pin::pin!(answer);
         let outcome = match timeout_at(half, &mut answer).await {
             Ok(outcome) => outcome,
             Err(_) if link.is_silent() || half >= end => Err(no_answer()),
@@ -126,7 +144,14 @@ impl Connection {
         if outcome.is_err() && (link.is_closed() || link.is_silent()) {
             self.drop_link(link);
         }
-        outcome.map_err(|failed| Failed { error: failed.error.context(self), ..failed })
+        outcome
+    }
+
+    /// Sends commands that change nothing, and waits for their answers.
+    pub(crate) async fn read(&self, commands: &Commands, end: Instant) -> Result<Vec<Reply>, Error> {
+        let link = self.link(half_way(end), end).await?;
+        let answers = self.ask(&link, commands, None, end, end).await;
+        answers.map(|answers| answers.replies).map_err(|failed| failed.error)
     }
 
     /// All keys that the server has, on a connection of its own: they may be many.
@@ -198,5 +223,27 @@ impl fmt::Display for Connection {
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Connection({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_testkit::{MemcachedServer, Proxy};
+
+    use super::*;
+
+    /// A firewall forgets a connection that idles. It is asked for the time first, and another is made in what is left.
+    #[tokio::test]
+    async fn a_connection_that_died_while_it_idled_is_replaced_in_time() {
+        let server = MemcachedServer::start();
+        let proxy = Proxy::start_opaque(server.addr());
+        let connection = Connection::new("127.0.0.1", proxy.addr().port(), Login::default());
+        let after = |seconds| Instant::now() + Duration::from_secs(seconds);
+        let link = connection.link(after(5), after(5)).await.unwrap();
+        link.age();
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        proxy.hold_present_requests();
+        let next = connection.link(after(1), after(10)).await.unwrap();
+        assert!(!Arc::ptr_eq(&link, &next) && link.is_closed() && !connection.has_late_commands());
     }
 }

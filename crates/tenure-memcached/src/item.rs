@@ -6,12 +6,9 @@ use tenure::store::record::{Answer, Change, Held, Record};
 use tenure::store::{Enqueue, Grant, ReleaseReply, RenewReply, Request};
 use tenure::{Entry, Error, Fence, Holder, Name, Owner, Share};
 
-use crate::clock::{BEHIND, Now, ServerClock};
+use crate::clock::{BEHIND, LATEST, Now};
 use crate::options::Scheme;
 use crate::protocol::{Commands, Expect, Expiry, Key, Value};
-
-/// Latest time that servers read: they count in 31 bits.
-const LATEST: u64 = (1 << 31) - 1;
 
 /// The state of a name.
 #[derive(Debug)]
@@ -36,24 +33,20 @@ impl Item {
         Self { record: Record::default(), now, scheme, found: None, plain: None, number: 0, granted: false }
     }
 
-    /// From what the server answered to a question that was sent at `sent_at`.
+    /// From what the server answered at `now`. `number`: that of a grant which made this version.
     ///
     /// # Errors
     /// `Mismatch` for a record that this version cannot read.
-    pub(crate) fn read(scheme: Scheme, value: Value, clock: &ServerClock, sent_at: tenure::BootTime) -> Result<Self, Error> {
-        let Value { bytes, version, left, flags } = value;
-        let number = clock.counter(version);
+    pub(crate) fn read(scheme: Scheme, value: Value, now: Now, number: u64) -> Result<Self, Error> {
+        let Value { bytes, version, left, .. } = value;
         if scheme == Scheme::Cas
             && let Some(record) = Record::read(&bytes)?
         {
-            let shown = left.and_then(|left| u64::from(flags).checked_sub(left.into())).map(Duration::from_secs);
-            let now = shown.map_or_else(|| clock.estimate(sent_at), |shown| clock.reading(shown, sent_at));
             let record = counted(record, number);
             // A number that was filled in is no reason to write.
             let found = Some((record.to_string().into_bytes(), version));
             return Ok(Self { record, now, scheme, found, plain: None, number, granted: false });
         }
-        let now = clock.estimate(sent_at);
         let until = left.map_or(Duration::MAX, |left| now.shown + Duration::from_secs(left.into()));
         let owner = Owner::from_bytes(&bytes[..]);
         let lingers = owner.lingers_after().is_some();
@@ -67,11 +60,6 @@ impl Item {
             number,
             granted: false,
         })
-    }
-
-    /// The time that the server showed when it answered, if the item tells.
-    pub(crate) fn shown(&self) -> Option<Duration> {
-        (self.found.is_some() && self.plain.is_none()).then_some(self.now.shown)
     }
 
     /// As [`Record::acquire`].
@@ -125,10 +113,20 @@ impl Item {
         self.record.release(owner, linger, self.now.shown, &mut || 0).answer
     }
 
-    /// Whether the lease of an owner ends before a ttl has passed on the clock that the server shows.
-    pub(crate) fn ends_within(&self, owner: &Owner, ttl: Duration) -> bool {
-        let held = self.record.holders().find(|held| held.owner == *owner);
-        self.plain.is_none() && held.is_some_and(|held| held.until < self.now.shown.saturating_add(ttl))
+    /// Whether an owner holds until a ttl has passed on the clock that the server shows.
+    pub(crate) fn keeps(&self, owner: &Owner, ttl: Duration) -> bool {
+        // No item ends later than that.
+        let latest = self.plain.map_or(Duration::MAX, |_| Duration::from_secs(LATEST));
+        self.end(owner).is_some_and(|until| until >= self.now.shown.saturating_add(ttl).min(latest))
+    }
+
+    /// How long an owner still holds, on the clock that the server shows.
+    pub(crate) fn rest(&self, owner: &Owner) -> Duration {
+        self.end(owner).unwrap_or_default().saturating_sub(self.now.shown)
+    }
+
+    fn end(&self, owner: &Owner) -> Option<Duration> {
+        self.record.holders().find(|held| held.owner == *owner).map(|held| held.until)
     }
 
     /// Fence of an owner that was granted. `None` if it does not hold any more.

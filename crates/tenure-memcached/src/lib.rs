@@ -11,8 +11,9 @@
 //! # Guarantees
 //! - Every kind of lock, and waiters that are served in order. Nobody notifies a waiter: it polls.
 //! - Leases end by the server's clock alone. A lease lasts at least its ttl there, and up to 5.5
-//!   seconds longer, because memcached counts whole seconds.
-//! - Each later holder has a larger fence, in one life of the server and over its restarts.
+//!   seconds longer, because memcached counts whole seconds. A sleep of the server's machine counts
+//!   for nothing.
+//! - Each later exclusive holder has a larger fence, in one life of the server and over its restarts.
 //!
 //! # Limits
 //! - **memcached forgets.** It drops items when it needs memory, all of them at `flush_all`, and with
@@ -22,7 +23,8 @@
 //! - The fence of a restarted server counts from the wall clock at its start. It falls back if that
 //!   clock was set back, or if the server was started twice within a second.
 //! - Several servers are no quorum. Each name is at one of them. If that is lost, the name cannot be
-//!   locked until it is back.
+//!   locked until it is back. Do not take it off the list: the name would move, with smaller fences.
+//! - An address is one server. Behind a balancer, clients find one name at different servers.
 
 // Examples are code that users copy: they compile without a warning, but for a value that an example only shows.
 #![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]

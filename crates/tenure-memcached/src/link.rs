@@ -24,6 +24,10 @@ use crate::protocol::{Commands, Expected, Parser, Reply};
 /// A connection that has answered anything this short a time ago is only slow.
 const SILENCE: Duration = Duration::from_millis(100);
 
+/// How often, and how many times, a server that is behind is asked again: until its time has gone on.
+const LOOK: Duration = Duration::from_millis(400);
+const LOOKS: u32 = 8;
+
 /// A timer that is overdue runs within this time, once its process has been continued.
 const TIMER: Duration = Duration::from_millis(10);
 
@@ -69,6 +73,8 @@ struct State {
     /// Longest ttl of the commands that had no answer when it was closed.
     lost: Option<Duration>,
     clock: Option<ServerClock>,
+    /// A task asks for the time again.
+    looks: bool,
 }
 
 /// Commands that have no answer yet.
@@ -85,15 +91,22 @@ impl Link {
     pub(crate) async fn open(host: &str, port: u16, login: &Login, clock: Option<ServerClock>) -> Result<Self, Error> {
         let stream = dial(host, port, login).await?;
         check_versions(&stream).await?;
-        let state =
-            State { out: Vec::new(), waiting: VecDeque::new(), heard_at: Instant::now(), closed: None, lost: None, clock };
+        let state = State {
+            out: Vec::new(),
+            waiting: VecDeque::new(),
+            heard_at: Instant::now(),
+            closed: None,
+            lost: None,
+            clock,
+            looks: false,
+        };
         let shared = Arc::new(Shared { stream, state: Mutex::new(state), more: Notify::new() });
-        let theirs = Arc::clone(&shared);
-        let task = tokio::spawn(async move { theirs.run().await }).abort_handle();
+        let served = Served(Arc::clone(&shared));
+        let task = tokio::spawn(async move { served.0.run().await }).abort_handle();
         let link = Self { shared, task };
         let version = link.read_clock().await.map_err(|failed| failed.error)?;
         check_version(&version)?;
-        if clock.is_none() {
+        if !clock.is_some_and(|earlier| earlier.is_of_the_life_of(&link.clock())) {
             // A server that has just been continued shows the old time until its timer has run.
             sleep(TIMER).await;
             link.read_clock().await.map_err(|failed| failed.error)?;
@@ -102,7 +115,7 @@ impl Link {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.task.is_finished() || self.shared.state().closed.is_some()
+        self.shared.state().closed.is_some()
     }
 
     /// Whether nothing has come for a while.
@@ -112,29 +125,28 @@ impl Link {
 
     /// The server's clock, as far as it was seen.
     pub(crate) fn clock(&self) -> ServerClock {
-        self.shared.state().clock.unwrap_or_else(|| ServerClock::new(0, 0, BootTime::now(), BootTime::now()))
+        self.shared.state().clock.unwrap_or_else(|| ServerClock::unread(BootTime::now()))
+    }
+
+    /// Makes it look as if nothing was heard of the server's time for as long as the machine runs.
+    #[cfg(test)]
+    pub(crate) fn age(&self) {
+        let long_ago = BootTime::from_boot(Duration::ZERO);
+        self.shared.state().clock = Some(ServerClock::unread(long_ago));
     }
 
     /// Notes a time that the server has shown in an answer.
     pub(crate) fn saw(&self, shown: Duration, sent_at: BootTime) {
-        if let Some(clock) = &mut self.shared.state().clock {
+        let mut state = self.shared.state();
+        if let Some(clock) = &mut state.clock {
             clock.saw(shown, sent_at, BootTime::now());
         }
+        self.shared.look_again(&mut state);
     }
 
     /// Asks the server for its time. Returns its version.
     pub(crate) async fn read_clock(&self) -> Result<String, Failed> {
-        let mut commands = Commands::default();
-        commands.stats();
-        let Answers { mut replies, sent_at } = self.ask(&commands, None).await?;
-        let reply = replies.pop();
-        let Some(Reply::Stats { time, uptime, version }) = reply else {
-            let odd = reply.map_or_else(no_reply, |reply| reply.unexpected());
-            return Err(Failed { error: odd.context("asked for the server's time"), sent: false });
-        };
-        let (heard_at, mut state) = (BootTime::now(), self.shared.state());
-        state.clock = Some(ServerClock::new(time, uptime, sent_at, heard_at).after(state.clock));
-        Ok(version)
+        self.shared.read_clock().await
     }
 
     /// Sends commands, and waits for their answers. They may take a name for `ttl`.
@@ -142,18 +154,13 @@ impl Link {
     /// # Cancel safety
     /// The commands are sent with the first poll, and run.
     pub(crate) async fn ask(&self, commands: &Commands, ttl: Option<Duration>) -> Result<Answers, Failed> {
-        let sent_at = BootTime::now();
-        let answer = self.shared.send(commands, ttl)?;
-        match answer.await {
-            Ok(replies) => Ok(Answers { replies, sent_at }),
-            Err(_) => Err(Failed { error: self.shared.why_closed(), sent: true }),
-        }
+        self.shared.ask(commands, ttl).await
     }
 
     /// Closes it. Those who wait for an answer get none.
     pub(crate) fn give_up(&self) {
-        self.task.abort();
         self.shared.close(Error::unreachable("the server did not answer in time"));
+        self.task.abort();
     }
 
     /// Longest time for which a command that was never answered may take a name, if the connection
@@ -175,9 +182,70 @@ impl fmt::Debug for Link {
     }
 }
 
+/// The use of a connection by its task. Whatever ends that, be it the runtime, ends the connection.
+struct Served(Arc<Shared>);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.close(Error::unreachable("the runtime of the connection has ended"));
+    }
+}
+
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn ask(&self, commands: &Commands, ttl: Option<Duration>) -> Result<Answers, Failed> {
+        let sent_at = BootTime::now();
+        let answer = self.send(commands, ttl)?;
+        match answer.await {
+            Ok(replies) => Ok(Answers { replies, sent_at }),
+            Err(_) => Err(Failed { error: self.why_closed(), sent: true }),
+        }
+    }
+
+    async fn read_clock(self: &Arc<Self>) -> Result<String, Failed> {
+        let mut commands = Commands::default();
+        commands.stats();
+        let Answers { mut replies, sent_at } = self.ask(&commands, None).await?;
+        let reply = replies.pop();
+        let Some(Reply::Stats { time, uptime, version }) = reply else {
+            let odd = reply.map_or_else(no_reply, |reply| reply.unexpected());
+            return Err(Failed { error: odd.context("asked for the server's time"), sent: false });
+        };
+        let heard_at = BootTime::now();
+        let Some(clock) = ServerClock::new(time, uptime, sent_at, heard_at) else {
+            let what = format!("the server's clock is wrong: it shows {time} s, and was started {uptime} s before");
+            let error = Error::refused(what).with_hint("set the clock of its machine right, and start memcached again");
+            return Err(Failed { error, sent: false });
+        };
+        let mut state = self.state();
+        state.clock = Some(clock.after(state.clock));
+        self.look_again(&mut state);
+        Ok(version)
+    }
+
+    /// Asks for the time again, and soon, while the server is behind. Callers that come rarely would not see it go on.
+    fn look_again(self: &Arc<Self>, state: &mut State) {
+        if state.looks || !state.clock.is_some_and(|clock| clock.is_behind()) {
+            return;
+        }
+        state.looks = true;
+        let shared = Arc::downgrade(self);
+        tokio::spawn(async move {
+            for _ in 0..LOOKS {
+                sleep(LOOK).await;
+                let Some(shared) = shared.upgrade() else { return };
+                let is_read = shared.read_clock().await.is_ok();
+                if !is_read || !shared.state().clock.is_some_and(|clock| clock.is_behind()) {
+                    break;
+                }
+            }
+            if let Some(shared) = shared.upgrade() {
+                shared.state().looks = false;
+            }
+        });
     }
 
     fn send(&self, commands: &Commands, ttl: Option<Duration>) -> Result<oneshot::Receiver<Vec<Reply>>, Failed> {
@@ -281,7 +349,7 @@ impl Shared {
     }
 
     fn why_closed(&self) -> Error {
-        self.state().closed.clone().unwrap_or_else(|| Error::unreachable("the runtime of the connection has ended"))
+        self.state().closed.clone().unwrap_or_else(no_reply)
     }
 }
 

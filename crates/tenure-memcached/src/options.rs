@@ -6,6 +6,7 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use tenure::{Error, Locker, parse_duration};
 
+use crate::protocol::Key;
 use crate::store::MemcachedStore;
 
 const FORMS: &str = "memcached://host:11211, or memcached://a:11211,b:11211 for several";
@@ -65,6 +66,10 @@ impl Login {
         if odd(&self.username) || self.password.as_deref().is_some_and(odd) {
             let what = "the user or the password has a space or a control character, and memcached reads none";
             return Err(Error::invalid(what).with_hint("use another password"));
+        }
+        if self.password.is_none() && !self.username.is_empty() {
+            let what = "the store URL has a user and no password, and memcached takes no user alone";
+            return Err(Error::invalid(what).with_hint("give the password as well, or leave the user out"));
         }
         Ok(())
     }
@@ -146,11 +151,11 @@ impl Options {
         self
     }
 
-    /// Connects to every server.
+    /// Connects to every server. One that is lost is tried again by the calls about its names.
     ///
     /// # Errors
-    /// [`Unreachable`](tenure::ErrorKind::Unreachable) if one does not answer within 5 s,
-    /// [`Refused`](tenure::ErrorKind::Refused) if the login is refused or the server is too old.
+    /// [`Unreachable`](tenure::ErrorKind::Unreachable) if none answers within 5 s,
+    /// [`Refused`](tenure::ErrorKind::Refused) if a login is refused, or a server is too old or has a wrong clock.
     pub async fn open(self) -> Result<MemcachedStore, Error> {
         self.login.check()?;
         MemcachedStore::open(self).await
@@ -191,8 +196,9 @@ fn decoded(text: &str, of: &str) -> Result<String, Error> {
 }
 
 fn checked_prefix(prefix: &str) -> Result<String, Error> {
-    if prefix.chars().any(char::is_control) || prefix.len() > 128 {
-        let what = "prefix= of the store URL has a control character, or more than 128 bytes";
+    let takes = Key::new(prefix).map(|key| key.as_bytes().len());
+    if prefix.chars().any(char::is_control) || !takes.is_ok_and(|bytes| bytes <= 128) {
+        let what = "prefix= of the store URL has a control character, or takes more than 128 bytes of a key";
         return Err(Error::invalid(what).with_hint("use a short word, e.g. prefix=app:"));
     }
     Ok(prefix.to_owned())

@@ -10,9 +10,12 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 use tenure::{Error, ErrorKind};
+
+use crate::clock::EPOCH;
 
 /// Longest line of a reply: error texts and statistics are shorter.
 const LONGEST_LINE: usize = 8_192;
@@ -94,6 +97,11 @@ impl Commands {
         self.meta(b"mg ", key, b" v c t f");
     }
 
+    /// Asks how large the value at a key is, and for its flags. It does not look needed by that.
+    pub(crate) fn glance(&mut self, key: &Key) {
+        self.meta(b"mg ", key, b" s f u");
+    }
+
     /// Writes the value at a key if the key is as expected. Then reads it, which tells the new version.
     pub(crate) fn set(&mut self, key: &Key, value: &[u8], flags: u32, expiry: Expiry, expect: Expect) {
         let size = value.len();
@@ -146,6 +154,11 @@ pub(crate) enum Reply {
     Done,
     /// The key is not as the command expects.
     Refused,
+    /// Size and flags of a value.
+    Size {
+        size: u32,
+        flags: u32,
+    },
     /// Server time in Unix seconds and seconds for which it has run.
     Stats {
         time: u64,
@@ -164,6 +177,14 @@ pub(crate) struct Value {
     /// Whole seconds until the server may forget it; `None` if it never does so by itself.
     pub(crate) left: Option<u32>,
     pub(crate) flags: u32,
+}
+
+impl Value {
+    /// The time that the server showed when it answered, if the item says when it ends, as those of records do.
+    pub(crate) fn shown(&self) -> Option<Duration> {
+        let ends = u64::from(self.flags);
+        self.left.filter(|_| ends > EPOCH).and_then(|left| ends.checked_sub(left.into())).map(Duration::from_secs)
+    }
 }
 
 impl Reply {
@@ -246,7 +267,7 @@ impl Parser {
             }
             let reply = match word {
                 "EN" => Reply::Missing,
-                "HD" => Reply::Done,
+                "HD" => flags.size.map_or(Reply::Done, |size| Reply::Size { size, flags: flags.flags }),
                 "EX" | "NF" => Reply::Refused,
                 "VA" => {
                     let size = size.parse::<usize>().ok().filter(|size| *size <= LONGEST_VALUE).ok_or_else(|| confused(text))?;
@@ -285,6 +306,7 @@ struct Words {
     version: Option<u64>,
     left: Option<u32>,
     flags: u32,
+    size: Option<u32>,
 }
 
 impl Words {
@@ -296,6 +318,7 @@ impl Words {
             match letter {
                 "O" => flags.opaque = Some(value.parse().map_err(bad)?),
                 "c" => flags.version = Some(value.parse().map_err(bad)?),
+                "s" => flags.size = Some(value.parse().map_err(bad)?),
                 "f" => flags.flags = value.parse().map_err(bad)?,
                 "t" if value != "-1" => flags.left = Some(value.parse().map_err(bad)?),
                 _ => {}
@@ -340,12 +363,13 @@ mod tests {
 
     #[test]
     fn replies_are_read_in_whatever_pieces_they_come() {
-        let all = b"VA 4 c7 t30 f9 O1\r\na\r\nb\r\nEN O2\r\nHD O3\r\nEX O4\r\nNF O5\r\nSTORED\r\nNOT_STORED\r\nEXISTS\r\n\
+        let all = b"VA 4 c7 t30 f9 O1\r\na\r\nb\r\nEN O2\r\nHD s12 f9 O6\r\nHD O3\r\nEX O4\r\nNF O5\r\nSTORED\r\nNOT_STORED\r\nEXISTS\r\n\
                     SERVER_ERROR out of memory\r\nSTAT time 1700\r\nSTAT uptime 5\r\nSTAT version 1.6.18\r\nEND\r\n\
                     VA 0 c9 t-1 f0 O9\r\n\r\n";
         let expected = [
             (Expected::Opaque(1), Reply::Value(Value { bytes: b"a\r\nb".to_vec(), version: 7, left: Some(30), flags: 9 })),
             (Expected::Opaque(2), Reply::Missing),
+            (Expected::Opaque(6), Reply::Size { size: 12, flags: 9 }),
             (Expected::Opaque(3), Reply::Done),
             (Expected::Opaque(4), Reply::Refused),
             (Expected::Opaque(5), Reply::Refused),

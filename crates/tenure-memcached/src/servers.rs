@@ -1,7 +1,9 @@
 //! The servers of a store: each name is at one of them, found by the ring of ketama.
 //!
-//! It is the ring of libmemcached (`MEMCACHED_BEHAVIOR_KETAMA`) and of its kin in other languages, so
-//! clients in several languages agree. A server that is lost keeps its names: to move them would make
+//! It is the ring of libmemcached with `MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED`, for servers of equal
+//! weight, so clients in several languages agree. With `MEMCACHED_BEHAVIOR_KETAMA` alone it has
+//! another, of fewer points: those clients look for most names elsewhere. Hosts are taken in lower
+//! case. A server that is lost keeps its names: to move them would make
 //! a second holder of each.
 
 use std::fmt;
@@ -74,6 +76,22 @@ mod tests {
 
     fn servers(count: u16) -> Vec<(String, u16)> {
         (0..count).map(|at| ("127.0.0.1".to_owned(), 11_311 + at)).collect()
+    }
+
+    /// As libmemcached 1.0.16 with `KETAMA_WEIGHTED` has them: one digit for each of `invoice/0`, `invoice/1` and so on.
+    #[test]
+    fn names_are_where_libmemcached_looks_for_them() {
+        for (hosts, expected) in [
+            ("127.0.1.1:11211,127.0.1.2:11211,127.0.1.3:11211", "1101202211121212210021110111002111010210"),
+            (
+                "127.0.0.1:23911,127.0.0.1:23912,127.0.0.1:23913,127.0.1.4:11211,127.0.0.1:23915",
+                "3243321303224142111320224033023333044104",
+            ),
+        ] {
+            let ring = Ring::new(&Options::parse(&format!("memcached://{hosts}")).unwrap().servers);
+            let found: String = (0..expected.len()).map(|at| ring.of(format!("invoice/{at}").as_bytes()).to_string()).collect();
+            assert_eq!(found, expected, "{hosts}");
+        }
     }
 
     #[test]

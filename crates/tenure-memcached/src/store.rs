@@ -8,15 +8,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
-use futures_util::stream::{self, BoxStream};
+use futures_util::stream::{self, BoxStream, FuturesUnordered};
 use tenure::store::record::Answer;
 use tenure::store::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, ErrorKind, Lease, Name, Share};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use crate::connection::Connection;
 use crate::options::{Options, Scheme};
-use crate::protocol::Key;
+use crate::protocol::{Commands, Key, Reply};
 use crate::servers::Servers;
 use crate::transaction::Call;
 
@@ -26,8 +26,13 @@ const CONTACT: Duration = Duration::from_secs(5);
 const MIN_TTL: Duration = Duration::from_secs(1);
 /// A waiter far back in the queue polls less often, and never less than this.
 const SLOWEST_POLL: Duration = Duration::from_secs(1);
-/// Names that are read at once.
+/// Names that are read at once, and those that are looked at.
 const READS: usize = 64;
+const GLANCES: usize = 1_000;
+/// An item without flags that is longer than this is no generated token.
+const LONGEST_TOKEN: u32 = 512;
+/// Time for the other servers, once one has answered.
+const GRACE: Duration = Duration::from_millis(500);
 /// Longest time for a call that concerns no lease.
 const CALL: Duration = Duration::from_secs(24 * 3_600);
 
@@ -51,12 +56,12 @@ impl MemcachedStore {
     pub(crate) async fn open(options: Options) -> Result<Self, Error> {
         let (servers, shown) = (Servers::new(&options), options.to_string());
         let Options { scheme, prefix, timeout: limit, poll_interval, .. } = options;
-        let contact = join_all(servers.all.iter().map(|server| server.link(Instant::now() + CONTACT)));
-        let contacts = timeout(CONTACT, contact).await;
-        for contact in contacts.map_err(|_| Error::unreachable(format!("{shown} did not answer within {CONTACT:?}")))? {
-            contact?;
-        }
+        contact(&servers.all, &shown).await?;
         Ok(Self(Arc::new(Inner { servers, scheme, prefix, timeout: limit, poll_interval, shown })))
+    }
+
+    fn prefix_length(&self) -> usize {
+        Key::new(&self.0.prefix).map_or(0, |key| key.as_bytes().len())
     }
 
     fn key(&self, name: &Name) -> Result<Key, Error> {
@@ -70,6 +75,11 @@ impl MemcachedStore {
     fn call<'a>(&'a self, key: &'a Key, ttl: Duration, repeats: bool) -> Call<'a> {
         let (servers, scheme) = (&self.0.servers, self.0.scheme);
         Call { connection: &servers.all[servers.of(key)], scheme, key, ttl, repeats, end: self.end(ttl) }
+    }
+
+    /// A call that only reads.
+    fn read<'a>(&'a self, key: &'a Key, end: Instant) -> Call<'a> {
+        Call { end, ..self.call(key, Duration::MAX, true) }
     }
 
     fn check(&self, request: &Request) -> Result<(), Error> {
@@ -92,17 +102,26 @@ impl MemcachedStore {
     /// Renews leases of one name.
     async fn renew_name(&self, name: &Name, leases: &[&Lease]) -> Result<Vec<RenewReply>, Error> {
         let (key, ttl) = (self.key(name)?, leases.iter().map(|lease| lease.ttl).max().unwrap_or_default());
-        let call = self.call(&key, ttl, true);
-        let renewed = call.transact(|item| Ok(leases.iter().map(|lease| item.renew(&lease.owner, lease.ttl)).collect()));
-        renewed.await.map(|done| done.outcome)
+        self.call(&key, ttl, true).renew(leases).await
     }
 
     /// The entry of a name. Not `any`: only if it looks like a lock.
-    async fn inspect_name(&self, name: &Name, any: bool) -> Result<Option<Entry>, Error> {
+    async fn inspect_name(&self, name: &Name, any: bool, end: Instant) -> Result<Option<Entry>, Error> {
         let key = self.key(name)?;
-        let call = self.call(&key, Duration::MAX, true);
+        let call = self.read(&key, end);
         let read = call.transact(|item| Ok((item.inspect(name), item.is_ours())));
         read.await.map(|done| done.outcome.0.filter(|_| any || done.outcome.1))
+    }
+
+    /// Those of these names whose item may be a lock, by its flags and its size.
+    async fn candidates<'a>(&self, server: &Connection, names: &'a [Name], end: Instant) -> Result<Vec<&'a Name>, Error> {
+        let mut commands = Commands::default();
+        for name in names {
+            commands.glance(&self.key(name)?);
+        }
+        let replies = server.read(&commands, end).await?;
+        let may_be = |reply: &Reply| matches!(reply, Reply::Size { size, flags } if *flags > 0 || *size <= LONGEST_TOKEN);
+        Ok(names.iter().zip(replies).filter(|(_, reply)| may_be(reply)).map(|(name, _)| name).collect())
     }
 
     /// Every name that looks like a lock.
@@ -113,22 +132,36 @@ impl MemcachedStore {
             let keys = server.keys(end).await?;
             let name = |key: &String| Name::new(Key::name(key)?.strip_prefix(&self.0.prefix)?).ok();
             let names: Vec<Name> = keys.iter().filter_map(name).collect();
-            for part in names.chunks(READS) {
-                let mut reads = Vec::with_capacity(part.len());
-                for name in part {
-                    reads.push(self.inspect_name(name, false));
-                }
-                for entry in join_all(reads).await {
-                    match entry {
-                        Err(error) if error.is_transient() => return Err(error),
-                        // It is of another version, or no lock.
-                        entry => entries.extend(entry.ok().flatten()),
+            for part in names.chunks(GLANCES) {
+                for part in self.candidates(server, part, end).await?.chunks(READS) {
+                    let reads = part.iter().map(|name| self.inspect_name(name, false, end));
+                    for entry in join_all(reads).await {
+                        match entry {
+                            Err(error) if error.is_transient() => return Err(error),
+                            // It is of another version, or no lock.
+                            entry => entries.extend(entry.ok().flatten()),
+                        }
                     }
                 }
             }
         }
         Ok(entries)
     }
+}
+
+/// Makes the first contact with each. Of several, some may be lost: their names cannot be locked, and the others can.
+async fn contact(servers: &[Connection], shown: &str) -> Result<(), Error> {
+    let end = Instant::now() + CONTACT;
+    let mut left: FuturesUnordered<_> = servers.iter().map(|server| server.link(end, end)).collect();
+    let (mut until, mut outcome) = (end, None::<Result<(), Error>>);
+    while let Ok(Some(contact)) = timeout_at(until, left.next()).await {
+        match contact {
+            Err(error) if error.kind() == ErrorKind::Unreachable => outcome = outcome.or(Some(Err(error))),
+            Err(error) => return Err(error),
+            Ok(_) => (until, outcome) = (until.min(Instant::now() + GRACE), Some(Ok(()))),
+        }
+    }
+    outcome.unwrap_or_else(|| Err(Error::unreachable(format!("{shown} did not answer within {CONTACT:?}"))))
 }
 
 #[async_trait]
@@ -143,7 +176,7 @@ impl Store for MemcachedStore {
             .with_server_clock(true)
             .with_late_commands(self.0.servers.all.iter().any(Connection::has_late_commands))
             .with_min_ttl(MIN_TTL)
-            .with_max_name(Key::MAX - self.0.prefix.len())
+            .with_max_name(Key::MAX - self.prefix_length())
             .with_operation_timeout(self.0.timeout)
             .with_timed_calls(true)
     }
@@ -151,7 +184,8 @@ impl Store for MemcachedStore {
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.check(request)?;
         let key = self.key(&request.name)?;
-        let call = self.call(&key, request.ttl, request.generated);
+        // A write without an answer may run after the release. The caller has to know, to clean up until then.
+        let call = self.call(&key, request.ttl, false);
         let asks_for_a_free_one = request.from.is_none() && request.enqueue != Enqueue::Heartbeat;
         let done = call.grant(request, asks_for_a_free_one).await?;
         match done.outcome.answer {
@@ -208,7 +242,7 @@ impl Store for MemcachedStore {
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
         let Some(name) = name else { return self.inspect_all().await };
-        Ok(self.inspect_name(name, true).await?.into_iter().collect())
+        Ok(self.inspect_name(name, true, self.end(Duration::MAX)).await?.into_iter().collect())
     }
 }
 

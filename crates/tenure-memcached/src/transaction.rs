@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::store::record::{Answer, Change};
-use tenure::store::{Grant, Request};
-use tenure::{BootTime, Error};
+use tenure::store::{Grant, RenewReply, Request};
+use tenure::{BootTime, Error, Lease};
 use tokio::sync::MutexGuard;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -23,7 +23,7 @@ pub(crate) struct Call<'a> {
     pub(crate) key: &'a Key,
     /// How long what it writes may take the name.
     pub(crate) ttl: Duration,
-    /// Whether it may be made again after an unknown outcome.
+    /// Whether it may be made again after a write without an answer.
     pub(crate) repeats: bool,
     pub(crate) end: Instant,
 }
@@ -36,12 +36,24 @@ pub(crate) struct Done<T> {
     pub(crate) repeated: bool,
 }
 
+/// How a try begins.
+enum Start {
+    /// The name is taken for free, and not read.
+    Blind,
+    /// It is read.
+    Look,
+    /// It was found a moment ago, on this connection. Another may be to a later life of the server.
+    Found(Box<Item>, Arc<Link>),
+    /// The server's time is read first. It may not be as it was reckoned: a lease that was written ends too soon.
+    Anew,
+}
+
 /// One try of a call.
 enum Tried<T> {
     /// With the item that was written.
     Done(T, Item),
     /// Another client was faster. With the item that was found instead.
-    Overtaken(Item),
+    Overtaken(Item, Arc<Link>),
 }
 
 /// Why a try failed.
@@ -68,17 +80,33 @@ impl Call<'_> {
         self.run(free, &mut |item: &mut Item| item.acquire(request), &|mut change: Change<Answer>, item: &Item| {
             let Answer::Granted(_) = change.answer else { return Some(Ok(change)) };
             // It may be gone again. Then another client was faster. Or it ends too soon, because the server
-            // has looked at its own clock meanwhile. Then it is written again.
-            if request.generated && item.ends_within(&request.owner, request.ttl) {
+            // has looked at its own clock meanwhile, or is ahead. Then it is written again.
+            if request.generated && !item.keeps(&request.owner, request.ttl) {
                 return None;
             }
             let fence = item.fence_of(&request.owner)?;
             Some(fence.map(|fence| {
-                change.answer = Answer::Granted(Grant::new(Some(fence), request.ttl));
+                // A supplied token is not written twice. It is granted what the server keeps.
+                let ttl = if request.generated { request.ttl } else { request.ttl.min(item.rest(&request.owner)) };
+                change.answer = Answer::Granted(Grant::new(Some(fence), ttl));
                 change
             }))
         })
         .await
+    }
+
+    /// Renews leases of the name.
+    ///
+    /// # Cancel safety
+    /// A write that was sent stays.
+    pub(crate) async fn renew(&self, leases: &[&Lease]) -> Result<Vec<RenewReply>, Error> {
+        let mut renew = |item: &mut Item| Ok(leases.iter().map(|lease| item.renew(&lease.owner, lease.ttl)).collect());
+        let finish = |replies: Vec<RenewReply>, item: &Item| {
+            let is_told =
+                |(lease, reply): (&&Lease, &RenewReply)| *reply == RenewReply::Gone || item.keeps(&lease.owner, lease.ttl);
+            leases.iter().zip(&replies).all(is_told).then_some(Ok(replies))
+        };
+        self.run(false, &mut renew, &finish).await.map(|done| done.outcome)
     }
 
     /// Applies `change` to the state of the name, and writes it.
@@ -101,16 +129,22 @@ impl Call<'_> {
         finish: &(impl Fn(T, &Item) -> Option<Result<T, Error>> + Sync),
     ) -> Result<Done<T>, Error> {
         let (mut repeated, mut tries) = (false, 0_u32);
-        let (mut found, mut blind, mut rivals) = (None, free, Rivals::default());
+        let (mut start, mut rivals) = (if free { Start::Blind } else { Start::Look }, Rivals::default());
         loop {
             let half = if tries == 0 { half_way(self.end) } else { self.end };
-            match self.attempt(std::mem::take(&mut blind), found.take(), half, change).await {
-                Ok(Tried::Done(outcome, item)) => match finish(outcome, &item) {
-                    Some(outcome) => return outcome.map(|outcome| Done { outcome, repeated }),
-                    None => drop(rivals.let_on(self, repeated).await?),
-                },
+            match self.attempt(std::mem::replace(&mut start, Start::Look), half, change).await {
+                Ok(Tried::Done(outcome, item)) => {
+                    if let Some(outcome) = finish(outcome, &item) {
+                        return outcome.map(|outcome| Done { outcome, repeated });
+                    }
+                    rivals.let_on(self, repeated).await?;
+                    start = Start::Anew;
+                }
                 // If nobody had to be let on, it is as fresh as another question would find it.
-                Ok(Tried::Overtaken(item)) => found = rivals.let_on(self, repeated).await?.then_some(item),
+                Ok(Tried::Overtaken(item, link)) if rivals.let_on(self, repeated).await? => {
+                    start = Start::Found(Box::new(item), link);
+                }
+                Ok(Tried::Overtaken(..)) => {}
                 Err(Fault { error, unheard, again }) => {
                     tries += 1;
                     repeated |= unheard;
@@ -125,16 +159,19 @@ impl Call<'_> {
 
     async fn attempt<T>(
         &self,
-        blind: bool,
-        found: Option<Item>,
+        start: Start,
         half: Instant,
         change: &mut (impl FnMut(&mut Item) -> Result<T, Error> + Send),
     ) -> Result<Tried<T>, Fault> {
-        let link = self.connection.link(self.end).await?;
-        let mut item = match found {
-            Some(item) => item,
-            None if blind => Item::missing(self.scheme, link.clock().estimate(BootTime::now())),
-            None => self.look(&link, half).await?,
+        let link = self.connection.link(half, self.end).await?;
+        let mut item = match start {
+            Start::Blind => Item::missing(self.scheme, link.clock().estimate(BootTime::now())),
+            Start::Found(item, on) if Arc::ptr_eq(&on, &link) => *item,
+            Start::Anew => {
+                self.read_clock(&link, half).await?;
+                self.look(&link, half).await?
+            }
+            Start::Look | Start::Found(..) => self.look(&link, half).await?,
         };
         let outcome = change(&mut item)?;
         let mut commands = Commands::default();
@@ -152,32 +189,47 @@ impl Call<'_> {
         let after = match replies.next() {
             None if done => Item::missing(self.scheme, link.clock().estimate(sent_at)),
             None => self.look(&link, half).await?,
-            reply => self.item(&link, reply, sent_at).map_err(|error| if done { error.maybe_applied() } else { error })?,
+            reply => {
+                let seen = self.item(&link, reply, sent_at, half).await;
+                seen.map_err(|fault| if done { Fault { error: fault.error.maybe_applied(), ..fault } } else { fault })?
+            }
         };
-        Ok(if done { Tried::Done(outcome, after) } else { Tried::Overtaken(after) })
+        Ok(if done { Tried::Done(outcome, after) } else { Tried::Overtaken(after, link) })
     }
 
     async fn look(&self, link: &Arc<Link>, half: Instant) -> Result<Item, Fault> {
         let mut commands = Commands::default();
         commands.get(self.key);
         let Answers { mut replies, sent_at } = self.exchange(link, &commands, false, half).await?;
-        Ok(self.item(link, replies.pop(), sent_at)?)
+        self.item(link, replies.pop(), sent_at, half).await
     }
 
     /// The item that a reply shows.
-    fn item(&self, link: &Link, reply: Option<Reply>, sent_at: BootTime) -> Result<Item, Error> {
-        let clock = link.clock();
-        match reply {
-            Some(Reply::Value(value)) => {
-                let item = Item::read(self.scheme, value, &clock, sent_at)?;
-                if let Some(shown) = item.shown() {
-                    link.saw(shown, sent_at);
-                }
-                Ok(item)
-            }
-            Some(Reply::Missing) => Ok(Item::missing(self.scheme, clock.estimate(sent_at))),
-            other => Err(odd(other)),
+    async fn item(&self, link: &Arc<Link>, reply: Option<Reply>, sent_at: BootTime, half: Instant) -> Result<Item, Fault> {
+        let value = match reply {
+            Some(Reply::Value(value)) => value,
+            Some(Reply::Missing) => return Ok(Item::missing(self.scheme, link.clock().estimate(sent_at))),
+            other => return Err(odd(other).into()),
+        };
+        let shown = value.shown().filter(|_| self.scheme == Scheme::Cas);
+        if shown.is_some_and(|shown| !link.clock().fits(shown, sent_at)) {
+            // The server says whose mistake it is.
+            self.read_clock(link, half).await?;
         }
+        let clock = link.clock();
+        let shown = shown.filter(|shown| clock.fits(*shown, sent_at));
+        let now = shown.map_or_else(|| clock.estimate(sent_at), |shown| clock.reading(shown, sent_at));
+        let number = clock.counter(value.version);
+        let item = Item::read(self.scheme, value, now, number)?;
+        if let Some(shown) = shown {
+            link.saw(shown, sent_at);
+        }
+        Ok(item)
+    }
+
+    async fn read_clock(&self, link: &Arc<Link>, half: Instant) -> Result<(), Fault> {
+        let read = self.connection.read_clock(link, half, self.end).await;
+        read.map_err(|error| Fault { error: error.context(self.connection), unheard: false, again: true })
     }
 
     async fn exchange(&self, link: &Arc<Link>, commands: &Commands, writes: bool, half: Instant) -> Result<Answers, Fault> {

@@ -124,7 +124,8 @@ impl Table for MySql {
         ];
         // A supplied token may be another client's, which a repetition would mistake for ours.
         let answer = if request.generated {
-            self.run_freely(&self.statements().take, arguments, end).await?
+            let take = Statement { sql: self.statements().take.clone(), arguments };
+            self.connection.run_settled(Work::One(&take), end).await?
         } else {
             self.run(&self.statements().take, arguments, end).await?
         };

@@ -88,8 +88,11 @@ impl Table for Postgres {
         ];
         let call: (&str, &[Argument<'_>]) = (&self.statements().take, &arguments);
         // A supplied token may be another client's, which a repetition would mistake for ours.
-        let rows =
-            if request.generated { self.connection.run_freely(call, end).await? } else { self.connection.run(call, end).await? };
+        let rows = if request.generated {
+            self.connection.run_settled(call, end).await?
+        } else {
+            self.connection.run(call, end).await?
+        };
         self.reads(&rows, sent_at);
         Ok(match read::tried(&rows)? {
             Tried::Done(counter) => Tried::Done(read::unsigned(counter)),

@@ -1,4 +1,4 @@
-/* Moves a process's wall clock by the milliseconds that stand in a file, while it runs. Loaded with LD_PRELOAD.
+/* Moves a process's wall clock and its monotonic clock by the milliseconds that stand in a file, while it runs. Loaded with LD_PRELOAD.
  * Raw system calls only: the C library's own functions may not be ready when an allocator asks for the time. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -10,27 +10,30 @@
 #include <time.h>
 #include <unistd.h>
 
-static volatile int64_t none;
-static volatile int64_t *offset_ms = &none;
+/* Of the wall clock, and of the monotonic one. */
+static volatile int64_t none[2];
+static volatile int64_t *offset_ms = none;
 
 __attribute__((constructor)) static void find_offset(void) {
     const char *path = getenv("TENURE_CLOCK_OFFSET");
     int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    void *page = file < 0 ? MAP_FAILED : mmap(NULL, sizeof *offset_ms, PROT_READ, MAP_SHARED, file, 0);
+    void *page = file < 0 ? MAP_FAILED : mmap(NULL, sizeof none, PROT_READ, MAP_SHARED, file, 0);
     if (page == MAP_FAILED)
         abort(); /* A test must not pass because the clock stood still. */
     close(file);
     offset_ms = page;
 }
 
+static int is_wall(clockid_t clock) { return clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE; }
+
 static int64_t shifted_ns(clockid_t clock) {
     struct timespec now;
     syscall(SYS_clock_gettime, clock, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec + *offset_ms * 1000000;
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec + offset_ms[!is_wall(clock)] * 1000000;
 }
 
 int clock_gettime(clockid_t clock, struct timespec *out) {
-    if (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE)
+    if (!is_wall(clock) && clock != CLOCK_MONOTONIC && clock != CLOCK_MONOTONIC_COARSE)
         return (int)syscall(SYS_clock_gettime, clock, out);
     int64_t ns = shifted_ns(clock);
     out->tv_sec = ns / 1000000000;

@@ -1,4 +1,5 @@
-//! A wall clock that jumps while its process runs, as after a bad time server, a leap or a restored machine.
+//! A clock that jumps while its process runs, as after a bad time server, a leap, a restored machine, or a sleep that it
+//! does not count.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -10,10 +11,10 @@ use tempfile::TempDir;
 
 const SOURCE: &str = include_str!("clock.c");
 
-/// The wall clock of the processes it was applied to; keep it as long as they run.
+/// The clocks of the processes it was applied to; keep it as long as they run.
 ///
-/// `CLOCK_REALTIME`, `gettimeofday` and `time` move, every other clock goes on undisturbed. It works by preloading a
-/// library, so a statically linked program, and one that makes its own system calls, does not see it.
+/// `CLOCK_REALTIME`, `gettimeofday` and `time` move by [`shift`](Self::shift), `CLOCK_MONOTONIC` by
+/// [`shift_monotonic`](Self::shift_monotonic), and every other clock goes on undisturbed. It works by preloading a library, so a statically linked program, and one that makes its own system calls, does not see it.
 #[derive(Debug)]
 pub struct ShiftedClock {
     dir: TempDir,
@@ -29,6 +30,7 @@ impl ShiftedClock {
         let offset = OpenOptions::new().write(true).create_new(true).open(dir.path().join("offset"));
         let clock = Self { dir, offset: offset.expect("a directory of ours can be written") };
         clock.shift(0);
+        clock.shift_monotonic(0);
         clock
     }
 
@@ -46,9 +48,18 @@ impl ShiftedClock {
         }
     }
 
-    /// Sets the clock this far off the true time, in force when this returns; 0 sets it right.
+    /// Sets the wall clock this far off the true time, in force when this returns; 0 sets it right.
     pub fn shift(&self, milliseconds: i64) {
-        self.offset.write_all_at(&milliseconds.to_ne_bytes(), 0).expect("a file of ours can be written");
+        self.write(milliseconds, 0);
+    }
+
+    /// As [`shift`](Self::shift) for the monotonic clock. To leave out a sleep, move it back bit by bit: it never goes backwards.
+    pub fn shift_monotonic(&self, milliseconds: i64) {
+        self.write(milliseconds, size_of::<i64>() as u64);
+    }
+
+    fn write(&self, milliseconds: i64, at: u64) {
+        self.offset.write_all_at(&milliseconds.to_ne_bytes(), at).expect("a file of ours can be written");
     }
 }
 

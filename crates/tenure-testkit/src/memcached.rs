@@ -7,11 +7,12 @@ use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::clock::ShiftedClock;
 use crate::guardian;
 use crate::process::{Signal, Spawned, free_port};
 
@@ -27,6 +28,7 @@ const LOGINS: &str = "logins";
 pub struct Builder {
     arguments: Vec<String>,
     login: Option<String>,
+    clock: Option<Arc<ShiftedClock>>,
 }
 
 impl Builder {
@@ -41,6 +43,13 @@ impl Builder {
     #[must_use]
     pub fn login(mut self, user: &str, password: &str) -> Self {
         self.login = Some(format!("{user}:{password}\n"));
+        self
+    }
+
+    /// Gives it this clock.
+    #[must_use]
+    pub fn clock(mut self, clock: &Arc<ShiftedClock>) -> Self {
+        self.clock = Some(Arc::clone(clock));
         self
     }
 
@@ -205,6 +214,9 @@ impl MemcachedServer {
         }
         if self.how.login.is_some() {
             command.args(["-Y", LOGINS]);
+        }
+        if let Some(clock) = &self.how.clock {
+            clock.apply(&mut command);
         }
         command.args(&self.how.arguments).current_dir(self.dir.path()).stdin(Stdio::null());
         command.stderr(log.try_clone().expect("a file can be cloned")).stdout(log);

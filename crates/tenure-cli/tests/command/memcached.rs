@@ -45,6 +45,21 @@ fn every_command_speaks_to_memcached() {
     }
 }
 
+/// A lost server takes its own names along. Each command is a new process, and the others go on for it as well.
+#[test]
+fn one_lost_server_stops_its_own_names_alone() {
+    let servers = [(); 3].map(|()| MemcachedServer::start());
+    let hosts = servers.each_ref().map(|server| server.addr().to_string()).join(",");
+    let (place, url) = (Place::new(), format!("memcached://{hosts}"));
+    servers[1].kill();
+    let mut codes: Vec<_> = (0..12)
+        .map(|number| place.output(&["run", "-n", "--store", &url, &format!("door {number}"), "--", "true"]).code)
+        .collect();
+    codes.sort_unstable();
+    codes.dedup();
+    assert_eq!(codes, [0, 69], "some are locked, and some cannot be");
+}
+
 /// Each has its code and says what to do, in one line and without the password.
 #[test]
 fn bad_input_is_told() {

@@ -61,7 +61,8 @@ impl Subject for Way {
     }
 
     fn overtime(&self) -> Duration {
-        Duration::from_millis(4_500)
+        // A record has the end of each lease, and a token alone that of its item, in whole seconds.
+        Duration::from_millis(if self.parameters.is_empty() { 4_500 } else { 5_500 })
     }
 
     fn exceptions(&self) -> Vec<&'static str> {

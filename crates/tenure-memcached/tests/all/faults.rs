@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::ErrorKind;
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply};
+use tenure::{ErrorKind, Locker, Name, ReleaseOutcome};
 use tenure_testkit::{MemcachedServer, Proxy};
 
 use crate::requests::{busy, granted, joining, lease, owner, request};
@@ -44,14 +44,54 @@ async fn calls_get_through_on_another_connection() {
     proxy.hold_present_requests();
     assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     proxy.heal();
-    let again = owner();
+    // An acquisition is made again by its caller: its first command may run at any time.
+    let again = request("x", &owner());
     proxy.hold_present_requests();
-    granted(&store, &request("x", &again)).await;
+    let error = store.acquire(&again).await.unwrap_err();
+    assert!(error.may_have_been_applied() && store.features().late_commands, "{error:?}");
+    granted(&store, &again).await;
     // What was held is executed now, on a connection that nobody reads.
     proxy.heal();
-    assert_eq!(busy(&other, &request("x", &owner())).await.holder.unwrap().owner, again);
-    assert_eq!(store.release(&lease("x", &again), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(busy(&other, &request("x", &owner())).await.holder.unwrap().owner, again.owner);
+    assert_eq!(store.release(&again.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     granted(&other, &request("x", &owner())).await;
+}
+
+/// The first connection delivers its `add` when the name was released again. The clean-up goes on until none can come.
+#[tokio::test]
+async fn a_command_that_comes_after_the_release_is_cleared_up() {
+    let server = MemcachedServer::start();
+    let proxy = Proxy::start_opaque(server.addr());
+    let locks = Locker::new(open(&format!("memcached://{}?timeout=2s", proxy.addr())).await);
+    let other = open(&server.url()).await;
+    let is_free = async || {
+        let freed = async { while !other.inspect(Some(&Name::new("x").unwrap())).await.unwrap().is_empty() {} };
+        tokio::time::timeout(PATIENCE, freed).await.expect("the name is taken for nobody");
+    };
+    let deliver = || {
+        let before = server.stat("cmd_set");
+        proxy.heal();
+        tenure_testkit::wait_until(PATIENCE, "the late command to run", || server.stat("cmd_set") > before);
+    };
+    let lock = || locks.mutex("x").ttl(Duration::from_secs(60));
+    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    proxy.hold_present_requests();
+    let guard = lock().acquire().await.unwrap();
+    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
+    is_free().await;
+    deliver();
+    is_free().await;
+    locks.flush_releases().await;
+    // Also what is left by a try that finds the name busy on another connection.
+    let held = request("x", &owner());
+    granted(&other, &held).await;
+    proxy.hold_present_requests();
+    let tried = lock().try_acquire().await;
+    assert!(!matches!(tried, Ok(Some(_))), "{tried:?}");
+    assert_eq!(other.release(&held.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    is_free().await;
+    deliver();
+    is_free().await;
 }
 
 /// A token that was supplied may be another client's as well, so nothing is made twice with it.
@@ -98,6 +138,7 @@ async fn a_stopped_server_ends_every_call_in_time() {
 async fn leases_of_a_server_that_was_stopped_last_their_ttl() {
     let server = MemcachedServer::start();
     let (store, other) = (open(&server.url()).await, open(&server.url()).await);
+    let mut seen = 0;
     for name in ["a", "b", "c", "d"] {
         let warm = request(name, &owner());
         granted(&store, &warm).await;
@@ -108,6 +149,7 @@ async fn leases_of_a_server_that_was_stopped_last_their_ttl() {
         let began = Instant::now();
         let (answer, ()) = tokio::join!(store.acquire(&request), async { server.cont() });
         if let Ok(AcquireReply::Granted(_)) = answer {
+            seen += 1;
             while began.elapsed() < Duration::from_millis(1_950) {
                 let found = other.inspect(Some(&request.name)).await.unwrap();
                 assert!(!found.is_empty(), "free after {:?}", began.elapsed());
@@ -116,6 +158,22 @@ async fn leases_of_a_server_that_was_stopped_last_their_ttl() {
         }
         store.release(&request.lease(), Duration::ZERO).await.unwrap();
     }
+    assert!(seen > 0, "nothing was granted, so nothing was tested");
+}
+
+/// It is waited for on the connection that there is.
+#[tokio::test]
+async fn a_slow_server_is_not_left() {
+    let (proxy, store, _) = behind_proxy().await;
+    let held = owner();
+    proxy.delay(Duration::from_millis(100));
+    for name in ["x", "y"] {
+        granted(&store, &request(name, &held)).await;
+        assert_eq!(store.renew(&[lease(name, &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+        assert_eq!(store.release(&lease(name, &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    }
+    assert_eq!(proxy.accepted(), 1);
+    assert!(!store.features().late_commands);
 }
 
 #[tokio::test]
@@ -174,6 +232,87 @@ async fn a_lost_server_takes_its_own_names_along() {
         }
     }
     assert_eq!(unreachable, lost, "all of the lost server, and no other");
+    // The same for a client that comes now.
+    let store = open(&format!("memcached://{hosts}?timeout=500ms")).await;
+    for name in &names {
+        match store.acquire(&request(name, &owner())).await {
+            Ok(AcquireReply::Busy(_)) => {}
+            Err(error) if error.kind() == ErrorKind::Unreachable => unreachable -= 1,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    assert_eq!(unreachable, 0);
+    servers.iter().for_each(MemcachedServer::kill);
+    let options = tenure_memcached::Options::parse(&format!("memcached://{hosts}")).unwrap();
+    assert_eq!(options.open().await.unwrap_err().kind(), ErrorKind::Unreachable, "none is left");
+}
+
+/// It takes the packets and says nothing. A client that comes is not kept waiting by it, and learns of a refusal all the same.
+#[tokio::test]
+async fn a_silent_server_among_others_is_not_waited_for() {
+    let server = MemcachedServer::start();
+    let silent = Proxy::start_opaque(server.addr());
+    silent.black_hole();
+    let began = Instant::now();
+    open(&format!("memcached://{},{}", silent.addr(), server.addr())).await;
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    let odd = MemcachedServer::builder().arg("-C").start();
+    let options = tenure_memcached::Options::parse(&format!("memcached://{},{}", odd.addr(), server.addr())).unwrap();
+    assert_eq!(options.open().await.unwrap_err().kind(), ErrorKind::Refused);
+}
+
+/// Its connections end with it. What they had not answered may run all the same.
+#[test]
+fn a_runtime_that_ends_leaves_commands_that_may_run() {
+    let server = MemcachedServer::start();
+    let proxy = Proxy::start_opaque(server.addr());
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let first = runtime();
+    let store = first.block_on(open(&format!("memcached://{}?timeout=500ms", proxy.addr())));
+    proxy.hold_replies();
+    let asking = request("x", &owner());
+    first.block_on(crate::requests::drop_after(1, store.acquire(&asking)));
+    assert!(!store.features().late_commands, "it is on the connection that there is");
+    drop(first);
+    assert!(store.features().late_commands, "nobody can tell when it runs");
+    proxy.heal();
+    runtime().block_on(async {
+        store.inspect(Some(&asking.name)).await.unwrap();
+        assert!(store.features().late_commands, "the next connection does not know either");
+    });
+}
+
+/// A list looks at no more than it has to, and ends in time.
+#[tokio::test]
+async fn a_list_does_not_read_a_whole_cache() {
+    let server = MemcachedServer::start();
+    let proxy = Proxy::start_opaque(server.addr());
+    let store = open(&format!("memcached://{}?timeout=5s", proxy.addr())).await;
+    let add = open(&(server.url() + "?scheme=add")).await;
+    let foreign = "v".repeat(1_000);
+    for number in 0..2_000 {
+        server.set_bytes(&format!("foreign {number}").replace(' ', ""), foreign.as_bytes(), 0);
+    }
+    granted(&store, &request("record", &owner())).await;
+    granted(&add, &request("token", &owner())).await;
+    // It lists an item once it has no more to do with it.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let before = server.stat("bytes_written");
+    let mut listed: Vec<String> = store.inspect(None).await.unwrap().iter().map(|entry| entry.name.as_str().to_owned()).collect();
+    listed.sort_unstable();
+    assert_eq!(listed, ["record", "token"]);
+    let sent = server.stat("bytes_written") - before;
+    assert!(sent < 2_000 * 500, "{sent} bytes were read");
+    assert!(server.ask("me foreign0", Some(1))[0].contains("fetch=no"), "it looks needed, and is kept in place of others");
+    let brief = open(&format!("memcached://{}?timeout=400ms", proxy.addr())).await;
+    proxy.delay(Duration::from_millis(150));
+    let began = Instant::now();
+    let error = brief.inspect(None).await.unwrap_err();
+    assert!(
+        error.kind() == ErrorKind::Unreachable && began.elapsed() < Duration::from_secs(1),
+        "{error:?} {:?}",
+        began.elapsed()
+    );
 }
 
 /// Whatever it is that listens there, the first contact says so.

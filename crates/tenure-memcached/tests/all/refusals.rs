@@ -35,6 +35,28 @@ async fn a_wrong_login_is_refused_without_a_word_of_it() {
     open(&server.url().replace("//", "//app:s3cret@")).await;
 }
 
+/// A user alone logs nobody in.
+#[tokio::test]
+async fn a_user_without_a_password_is_refused() {
+    let server = MemcachedServer::start();
+    let options = Options::parse(&server.url().replace("//", "//app@")).unwrap();
+    let error = options.open().await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("password"), "{error:?}");
+}
+
+/// Spaces and percent signs of a prefix count three times, as those of a name do.
+#[tokio::test]
+async fn a_prefix_takes_what_its_key_takes() {
+    let server = MemcachedServer::start();
+    let store = open(&(server.url() + "?prefix=%20%25")).await;
+    let longest = store.features().max_name;
+    assert_eq!(longest, 250 - 6);
+    granted(&store, &request(&"n".repeat(longest), &owner())).await;
+    let blank = "%20".repeat(50);
+    let error = Options::parse(&format!("{}?prefix={blank}", server.url())).unwrap_err();
+    assert!(error.to_string().contains("128"), "{error}");
+}
+
 /// Without versions nothing can be compared before it is swapped.
 #[tokio::test]
 async fn a_server_without_versions_is_refused() {

@@ -243,6 +243,22 @@ impl<S: Server> Connection<S> {
     /// Runs a statement that may run twice. If a silent connection has not answered it in half of
     /// the time, it is sent again on another.
     pub(crate) async fn run_freely(&self, call: S::Call<'_>, end: Instant) -> Result<S::Answer, Error> {
+        Ok(self.run_again(call, end).await?.0)
+    }
+
+    /// As [`run_freely`](Self::run_freely), for a statement that must not run late. If it was sent twice, and nobody could end the
+    /// first, its caller has to know.
+    pub(crate) async fn run_settled(&self, call: S::Call<'_>, end: Instant) -> Result<S::Answer, Error> {
+        match self.run_again(call, end).await? {
+            (_, true) if self.has_late_commands() => {
+                Err(Error::unreachable("no answer, and what was sent may still run").maybe_applied())
+            }
+            (answer, _) => Ok(answer),
+        }
+    }
+
+    /// Returns whether it was sent twice, too.
+    async fn run_again(&self, call: S::Call<'_>, end: Instant) -> Result<(S::Answer, bool), Error> {
         let began = Instant::now();
         let half = began + end.saturating_duration_since(began) / 2;
         let under_way = self.begin(end).await?;
@@ -250,15 +266,16 @@ impl<S: Server> Connection<S> {
         let mut answer = std::pin::pin!(self.on(under_way, end, self.0.server.run(&link.client, call, half)));
         let is_lost = match timeout_at(half, &mut answer).await {
             Ok(Err(error)) if error.kind() == ErrorKind::Unreachable && Instant::now() < half => false,
-            Ok(answer) => return answer,
+            Ok(answer) => return answer.map(|answer| (answer, false)),
             Err(_) if link.is_silent() => {
                 self.leave(&link);
                 true
             }
-            Err(_) => return answer.await,
+            Err(_) => return answer.await.map(|answer| (answer, false)),
         };
         let again = self.run(call, end).await;
         again
+            .map(|answer| (answer, true))
             .map_err(|error| match error.kind() {
                 // That no other connection was to be had says less than that the first was silent.
                 ErrorKind::Unavailable if is_lost => no_answer(end.saturating_duration_since(began)).with_source(error),
