@@ -16,6 +16,10 @@ use crate::stats::Stats;
 const MAX_KEY: usize = 256;
 /// Shortest [`LockLayerBuilder::max_key`] with digests: there must be room for one.
 const MIN_DIGESTED: usize = 40;
+/// Most requests that ask the store at once, unless [`LockLayerBuilder::in_flight`] says another.
+/// Enough for 6,000 a second at a store 20 ms away. A store that answers 128 in its timeout is fast
+/// enough for so many.
+const IN_FLIGHT: usize = 128;
 /// Largest answer that is copied, unless [`LockLayerBuilder::copy_limit`] says another.
 const COPY_LIMIT: usize = 1024 * 1024;
 
@@ -54,6 +58,7 @@ impl LockLayer {
             ttl: None,
             cool_down: Duration::ZERO,
             max_hold: None,
+            in_flight: IN_FLIGHT,
             max_key: MAX_KEY,
             digests: false,
             copy_limit: COPY_LIMIT,
@@ -119,6 +124,18 @@ impl LockLayerBuilder {
         self
     }
 
+    /// Most requests that ask the store for their lock at once: 128 by default. A request that waits
+    /// for a taken key does not count.
+    ///
+    /// Others wait for their turn, in the order in which they came. If it does not come within the
+    /// operation timeout, or within the limit of [`Duplicate::Wait`], they are answered with 503 and
+    /// `Retry-After`. So a burst is served as fast as the store answers. Raise it for a store that
+    /// is far away, and lower it for one that answers fewer within its timeout.
+    pub fn in_flight(mut self, requests: usize) -> Self {
+        self.0.in_flight = requests;
+        self
+    }
+
     /// Longest key, in bytes: 256 by default. A longer one is answered with 400.
     pub fn max_key(mut self, bytes: usize) -> Self {
         self.0.max_key = bytes;
@@ -148,6 +165,9 @@ impl LockLayerBuilder {
     pub fn build(self) -> Result<LockLayer, Error> {
         let Self(settings) = self;
         settings.key.check()?;
+        if settings.in_flight == 0 {
+            return Err(Error::invalid("no request may ask the store").with_hint("set in_flight to 1 or more"));
+        }
         let (prefix, most) = (&settings.prefix, settings.locks.store().features().max_name);
         if prefix.is_empty() || prefix.contains(':') {
             let what = format!("the prefix {prefix:?} is empty or has a colon, which ends it in the names of locks");

@@ -55,8 +55,9 @@
 //! | `bad-key` | 400 (`INVALID_ARGUMENT`) | the key is too long, ambiguous, or has control characters |
 //! | `body-too-large` | 413 (`RESOURCE_EXHAUSTED`) | the body is too large to look for the key |
 //! | `body-unreadable` | 400 (`INVALID_ARGUMENT`) | the body broke off |
-//! | `store-unavailable` | 503 (`UNAVAILABLE`) | no answer of the store, and [`OnOutage::FailClosed`] |
+//! | `store-unavailable` | 503 (`UNAVAILABLE`) | an outage of the store, and [`OnOutage::FailClosed`] |
 //! | `store-refused` | 503 (`UNAVAILABLE`) | the store refuses: a password, a permission, a key of another type |
+//! | `overloaded` | 503 (`UNAVAILABLE`) | more requests than the store answers; see [`in_flight`](LockLayerBuilder::in_flight) |
 //! | `lock-lost` | 503 (`ABORTED`) | the lease was lost; the handler was cancelled |
 //! | `first-failed` | 503 (`ABORTED`) | the answer to be [joined](Duplicate::Join) never came, or not whole |
 //! | `first-too-large` | 503 (`ABORTED`) | the answer to be joined is too large to copy |
@@ -89,6 +90,7 @@ mod problem;
 mod service;
 mod shared;
 mod stats;
+mod traffic;
 
 pub use crate::body::{LockBody, RequestBody};
 pub use crate::future::ResponseFuture;

@@ -47,11 +47,17 @@ impl RefuseWith {
     }
 }
 
-/// Treatment of requests while the store does not answer, or cannot serve.
+/// Treatment of requests in an outage of the store.
 ///
-/// There is no default, because both are wrong for somebody. A store that *refuses*, by its
-/// password or permissions, is answered with 503 in either case. That is no outage, and would last
-/// until somebody noticed.
+/// In an outage the store cannot be reached, says that it cannot serve now, or answers no request of
+/// this layer for the [operation timeout](tenure::store::Features::limit).
+///
+/// There is no default, because both are wrong for somebody. These are no outages, and are answered
+/// with 503 in either case:
+/// - The store *refuses*, by its password or permissions. That would last until somebody noticed.
+/// - This process is overloaded: the store answers other requests of the layer, or a handler blocks
+///   the runtime. Else a burst of requests would turn their locks off.
+/// - The file of an embedded store is damaged, read-only or on a full disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnOutage {
     /// Refuses them with 503. For work that must not be done twice.

@@ -46,6 +46,7 @@ pub(crate) enum Problem {
     BodyUnreadable,
     StoreUnavailable,
     StoreRefused,
+    Overloaded,
     LockLost,
     FirstFailed,
     FirstTooLarge,
@@ -62,6 +63,7 @@ impl Problem {
             Self::BodyUnreadable => "body-unreadable",
             Self::StoreUnavailable => "store-unavailable",
             Self::StoreRefused => "store-refused",
+            Self::Overloaded => "overloaded",
             Self::LockLost => "lock-lost",
             Self::FirstFailed => "first-failed",
             Self::FirstTooLarge => "first-too-large",
@@ -78,6 +80,7 @@ impl Problem {
             Self::BodyUnreadable => "The body broke off before the key was found.",
             Self::StoreUnavailable => "The lock cannot be taken now.",
             Self::StoreRefused => "The lock cannot be taken, because the service is not set up for it.",
+            Self::Overloaded => "Too many requests wait for their locks.",
             Self::LockLost => "The lock was lost, and the request was cancelled. It may have had an effect.",
             Self::FirstFailed => "The first request with the same key was not answered.",
             Self::FirstTooLarge => "The answer to the first request with the same key is too large to copy.",
@@ -104,7 +107,7 @@ impl Problem {
             | Self::CoolDown(RefuseWith::TooManyRequests, _)
             | Self::BodyTooLarge => RESOURCE_EXHAUSTED,
             Self::NoKey | Self::BadKey(_) | Self::BodyUnreadable => INVALID_ARGUMENT,
-            Self::StoreUnavailable | Self::StoreRefused => UNAVAILABLE,
+            Self::StoreUnavailable | Self::StoreRefused | Self::Overloaded => UNAVAILABLE,
             // Clients may repeat by themselves what is unavailable. This may have had an effect.
             _ => ABORTED,
         }

@@ -390,6 +390,7 @@ async fn settings_that_cannot_work_are_refused_before_any_request() {
         (make("a", Key::json("user")), "slash"),
         (make("a", Key::path()).ttl(Duration::from_millis(1)), "ttl"),
         (make("a", Key::path()).cool_down(Duration::from_secs(9)).max_hold(Duration::from_secs(1)), "longest hold"),
+        (make("a", Key::path()).in_flight(0), "in_flight"),
         (make("a", Key::path()).max_key(8).digest_long_keys(), "digest"),
     ] {
         let error = builder.build().unwrap_err();
