@@ -13,7 +13,7 @@ use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
 use crate::BoxError;
-use crate::body::{Frames, RequestBody};
+use crate::frames::{Frames, RequestBody};
 use crate::problem::Problem;
 
 /// Largest body in which a key is looked for, unless [`Key::body_limit`] says another.

@@ -81,6 +81,7 @@
 #![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]
 
 mod body;
+mod frames;
 mod future;
 mod join;
 mod key;
@@ -92,7 +93,8 @@ mod shared;
 mod stats;
 mod traffic;
 
-pub use crate::body::{LockBody, RequestBody};
+pub use crate::body::LockBody;
+pub use crate::frames::RequestBody;
 pub use crate::future::ResponseFuture;
 pub use crate::key::Key;
 pub use crate::layer::{LockLayer, LockLayerBuilder};

@@ -17,14 +17,19 @@ pub enum Duplicate {
     /// store, up to its limit. Waiting requests use memory, so limit their number in front of this
     /// layer.
     Wait(Duration),
-    /// It gets a copy of the first one's answer, if that is in this process. Else it is refused.
+    /// It gets a copy of the first one's answer, if that is in this process and asks for the same:
+    /// method, path and query. Else it is refused.
     ///
     /// The copy has the status, the headers, the body and its trailers. **Requests with the same
-    /// key get the same answer, so the key has to name the user**, and the method if there are
-    /// several. Put compression around this layer, not inside it. Requests that join never run a handler. They are answered with 503 and
-    /// `Retry-After` if the first one fails, panics, hangs up or loses its lease. The same goes for
-    /// an answer above [`copy_limit`](crate::LockLayerBuilder::copy_limit), and after 30 s: the
-    /// first client may read its answer as slowly as it likes.
+    /// key get the same answer, so the key has to name the user.** Bodies of requests are not
+    /// compared. The path is what this layer sees: inside axum's `nest` it is the rest, so give each
+    /// nested router a layer of its own, with its own prefix. Put compression around this layer, not
+    /// inside it.
+    ///
+    /// Requests that join never run a handler. They are answered with 503 and `Retry-After` if:
+    /// - the first one fails, panics, hangs up or loses its lease before its answer was sent whole,
+    /// - the answer is above [`copy_limit`](crate::LockLayerBuilder::copy_limit),
+    /// - it does not end within 30 s: the first client may read it as slowly as it likes.
     Join,
 }
 

@@ -7,7 +7,8 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::json;
 
-use crate::body::{Frames, LockBody};
+use crate::body::LockBody;
+use crate::frames::Frames;
 use crate::policy::RefuseWith;
 
 /// Pause for a client if nothing better is known.
@@ -133,7 +134,7 @@ impl Problem {
         let status = self.status();
         let (title, reason, detail) = (status.canonical_reason().unwrap_or_default(), self.reason(), self.detail());
         let body = json!({"type": "about:blank", "title": title, "status": status.as_u16(), "reason": reason, "detail": detail});
-        let mut response = Response::new(LockBody::of(Frames::whole(Bytes::from(body.to_string()))));
+        let mut response = Response::new(LockBody::of(Frames::whole(Bytes::from(body.to_string())), None));
         *response.status_mut() = status;
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(after) = self.retry_after() {
@@ -144,7 +145,7 @@ impl Problem {
 
     /// An answer of headers alone, as gRPC has it for calls that fail at once.
     fn grpc<R>(self) -> Response<LockBody<R>> {
-        let mut response = Response::new(LockBody::of(Frames::default()));
+        let mut response = Response::new(LockBody::of(Frames::default(), None));
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(GRPC_STATUS, HeaderValue::from_static(self.grpc_status()));

@@ -11,9 +11,10 @@ use tenure::{Fence, Guard, Name};
 use tower_service::Service;
 
 use crate::BoxError;
-use crate::body::{LockBody, RequestBody, Tail};
+use crate::body::{End, LockBody, Tail};
+use crate::frames::{Frames, RequestBody};
 use crate::future::ResponseFuture;
-use crate::join::{Joined, Lead};
+use crate::join::{Joined, Lead, Question};
 use crate::policy::{Duplicate, Keyless};
 use crate::problem::{Form, Problem};
 use crate::shared::{Entry, Shared};
@@ -51,14 +52,13 @@ where
     type Error = S::Error;
     type Future = ResponseFuture<R, S::Error>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
+    /// Always ready. The service behind is asked when a request has its key: one that is refused,
+    /// waits, or joins needs none of its capacity.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // What the ready service has reserved for a request is given back: nobody else is to do without it
-        // while this one waits for its body and its key. A clone becomes ready when it is needed.
-        self.inner = self.inner.clone();
         ResponseFuture::new(serve(Arc::clone(&self.shared), self.inner.clone(), request))
     }
 }
@@ -85,7 +85,7 @@ where
         shared.stats.count(Event::Keyless);
         return handle(shared, inner, request, None, None, form).await;
     };
-    let lead = match (settings.duplicate == Duplicate::Join).then(|| shared.joins.enter(&name)) {
+    let lead = match (settings.duplicate == Duplicate::Join).then(|| shared.joins.enter(Question::of(&name, &request))) {
         Some(Joined::Later(follower)) => {
             shared.stats.count(Event::Joined);
             // It needs no handler, so it takes up none of the handler's capacity.
@@ -147,6 +147,7 @@ where
     if let Some(fence) = guard.as_ref().and_then(Guard::fence) {
         request.extensions_mut().insert(fence);
     }
+    let (method, version) = (request.method().clone(), request.version());
     let served = match &guard {
         Some(guard) => match guard.run(answer(inner, request)).await {
             Ok(served) => served,
@@ -170,12 +171,16 @@ where
         }
     };
     let (head, body) = response.into_parts();
-    let recorder = lead.map(|lead| lead.record(&head, shared.settings.copy_limit));
-    let mut tail = Tail::new(Arc::clone(&shared), guard, recorder);
-    if body.is_end_stream() {
-        tail.finish().await;
+    let end = End::of(&method, version, &head, &body);
+    let recorder = lead.map(|lead| lead.record(&head, end.unsent, shared.settings.copy_limit));
+    let mut tail = Tail::new(Arc::clone(&shared), guard, recorder, end);
+    if !end.at_once {
+        return Ok(Response::from_parts(head, LockBody::handler(body, tail)));
     }
-    Ok(Response::from_parts(head, LockBody::handler(body, tail)))
+    // The handler's part ends before its lease.
+    drop(body);
+    tail.finish().await;
+    Ok(Response::from_parts(head, LockBody::of(Frames::default(), end.unsent)))
 }
 
 /// Waits until the service is ready, and has it answer.

@@ -10,9 +10,6 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
 use tenure::Fence;
 use tenure_tower::{Key, LockLayer, OnOutage, RequestBody};
 use tokio::net::TcpListener;
@@ -115,16 +112,7 @@ async fn hyper_serves_under_the_layer() {
             Ok::<_, hyper::Error>(response)
         }
     }));
-    let (listener, at) = listen().await;
-    tokio::spawn(async move {
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            let service = TowerToHyperService::new(service.clone());
-            tokio::spawn(async move {
-                let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
-            });
-        }
-    });
+    let at = serve_hyper(service).await;
     story(at, &handler, &locks, &layer).await;
 }
 

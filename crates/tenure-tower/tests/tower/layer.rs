@@ -1,8 +1,8 @@
 //! The layer in front of a function: from the key to the end of the body.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -70,11 +70,52 @@ async fn the_key_is_taken_until_the_body_has_ended() {
     let trailers = HeaderMap::from_iter([(HeaderName::from_static("x-sum"), HeaderValue::from_static("1"))]);
     frames.send(Frame::trailers(trailers.clone())).unwrap();
     assert_eq!(body.frame().await.unwrap().unwrap().into_trailers().unwrap(), trailers);
-    assert!(!is_free(&locks, "t:7").await);
-    drop(frames);
+    // Trailers are the end: at once, without a release in the background.
+    assert!(body.is_end_stream() && is_free(&locks, "t:7").await);
     assert!(body.frame().await.is_none());
-    // At once, without a release in the background.
-    assert!(is_free(&locks, "t:7").await);
+}
+
+/// A body that counts as work under the key for as long as it is there.
+struct Work(Option<Bytes>, Arc<AtomicU64>);
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.1.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl http_body::Body for Work {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        Poll::Ready(self.0.take().map(|data| Ok(Frame::data(data))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+#[tokio::test]
+async fn the_handlers_body_ends_before_its_lease() {
+    let (store, locks) = faulty();
+    let (layer, inside) = (layer(&locks).build().unwrap(), Arc::new(AtomicU64::new(0)));
+    for data in [None, Some(Bytes::from_static(b"pong"))] {
+        let (counted, whole) = (Arc::clone(&inside), data.clone());
+        let service = layer.layer(tower::service_fn(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            std::future::ready(Ok::<_, Error>(Response::new(Work(whole.clone(), Arc::clone(&counted)))))
+        }));
+        let released = store.calls(Operation::Release);
+        store.at(Operation::Release, 1, Fate::HangsBefore);
+        let answering = tokio::spawn(async move { Answer::of(service.oneshot(request("7")).await?).await.map(|_| ()) });
+        soon("the release", store.called(Operation::Release, released + 1)).await;
+        assert_eq!(inside.load(Ordering::Relaxed), 0, "{data:?}");
+        store.heal();
+        answering.await.unwrap().unwrap();
+        all_free(&locks).await;
+    }
 }
 
 #[tokio::test]
@@ -268,6 +309,34 @@ async fn a_waiting_request_takes_up_none_of_the_handlers_capacity() {
     handler.let_out(3);
     for answer in [first, third, second] {
         assert_eq!(Answer::of(soon("an answer", answer).await.unwrap().unwrap()).await.unwrap().status, 200);
+    }
+}
+
+/// One may be served at once. Its duplicate is refused or joins, though no handler is free for it.
+#[tokio::test]
+async fn a_duplicate_needs_no_handler_that_is_free() {
+    for policy in [Duplicate::Refuse, Duplicate::Join] {
+        let (locks, handler) = (memory(), Handler::new());
+        let layer = layer(&locks).duplicate(policy).build().unwrap();
+        let service = layer.layer(tower::limit::ConcurrencyLimit::new(echo(&handler), 1));
+        let sending = || {
+            let service = service.clone();
+            tokio::spawn(async move { Answer::of(service.oneshot(request("7")).await.unwrap()).await.unwrap() })
+        };
+        let first = sending();
+        handler.entered(1).await;
+        let second = sending();
+        if policy == Duplicate::Join {
+            behind(&layer, 1).await;
+        } else {
+            assert_eq!(soon("a refusal", second).await.unwrap().reason(), "in-progress");
+            handler.let_out(1);
+            assert_eq!(first.await.unwrap().status, 200);
+            continue;
+        }
+        handler.let_out(1);
+        assert_eq!((first.await.unwrap().status.as_u16(), second.await.unwrap().status.as_u16()), (200, 200));
+        assert_eq!(handler.entries(), 1);
     }
 }
 
