@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -90,7 +90,7 @@ pin_project! {
     #[derive(Debug)]
     enum Source<B> {
         Unread { #[pin] body: B },
-        Read { frames: Frames },
+        Read { frames: Frames, rest: Option<Pin<Box<B>>> },
     }
 }
 
@@ -100,7 +100,32 @@ impl<B> RequestBody<B> {
     }
 
     pub(crate) fn read(frames: Frames) -> Self {
-        Self { source: Source::Read { frames } }
+        Self { source: Source::Read { frames, rest: None } }
+    }
+}
+
+impl<B: Body<Data = Bytes>> RequestBody<B> {
+    /// Makes a body that can be [read ahead](Self::poll_ahead).
+    pub(crate) fn movable(self) -> Self {
+        match self.source {
+            Source::Unread { body } => Self { source: Source::Read { frames: Frames::default(), rest: Some(Box::pin(body)) } },
+            source => Self { source },
+        }
+    }
+
+    /// Reads ahead into memory: to the end of the body, or up to `limit` bytes. Not of a body that
+    /// was not made movable.
+    pub(crate) fn poll_ahead(&mut self, limit: usize, context: &mut Context<'_>) -> Poll<Result<(), B::Error>> {
+        let Source::Read { frames, rest } = &mut self.source else { return Poll::Ready(Ok(())) };
+        while frames.len() < limit as u64
+            && let Some(body) = rest
+        {
+            match ready!(body.as_mut().poll_frame(context)).transpose()? {
+                Some(frame) => frames.push(&frame),
+                None => *rest = None,
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -111,21 +136,32 @@ impl<B: Body<Data = Bytes>> Body for RequestBody<B> {
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().source.project() {
             SourceProjection::Unread { body } => body.poll_frame(context),
-            SourceProjection::Read { frames } => Poll::Ready(frames.next().map(Ok)),
+            SourceProjection::Read { frames, rest } => match (frames.next(), rest) {
+                (None, Some(body)) => body.as_mut().poll_frame(context),
+                (frame, _) => Poll::Ready(frame.map(Ok)),
+            },
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Unread { body } => body.is_end_stream(),
-            Source::Read { frames } => frames.is_over(),
+            Source::Read { frames, rest } => frames.is_over() && rest.as_ref().is_none_or(|body| body.is_end_stream()),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Unread { body } => body.size_hint(),
-            Source::Read { frames } => frames.size_hint(),
+            Source::Read { frames, rest: None } => frames.size_hint(),
+            Source::Read { frames, rest: Some(body) } => {
+                let (rest, mut hint) = (body.size_hint(), SizeHint::new());
+                hint.set_lower(frames.len().saturating_add(rest.lower()));
+                if let Some(upper) = rest.upper() {
+                    hint.set_upper(frames.len().saturating_add(upper));
+                }
+                hint
+            }
         }
     }
 }

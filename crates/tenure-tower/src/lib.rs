@@ -39,8 +39,13 @@
 //!   body that is being sent ends with an error.
 //! - The [`Fence`](tenure::Fence) of the lease is an extension of the request. By it a database
 //!   refuses the writes of a handler that was paused for too long.
-//! - An error, a panic or a client that hangs up frees the key, and at the latest the ttl does. A
-//!   [cool-down](LockLayerBuilder::cool_down) is kept in all cases.
+//! - The key is free when the handler and its body have ended: by an answer, an error, a panic, or a
+//!   client whose hang-up the server has noticed. A release that has no answer is repeated. If the
+//!   process dies, the key is free after the ttl.
+//! - The lease is renewed for as long as the handler runs. A server of HTTP/1.1 does not notice a
+//!   hang-up while the handler leaves much of its body unread. So set a
+//!   [longest hold](LockLayerBuilder::max_hold), which bounds all of this.
+//! - A [cool-down](LockLayerBuilder::cool_down) is kept in all cases.
 //! - A request takes one lease at most.
 //!
 //! # Answers

@@ -14,8 +14,9 @@ pub enum Duplicate {
     /// It waits for the key, for this long at most, and is then served or refused.
     ///
     /// Waiters are served in order if the store has a queue. A wait rides out an outage of the
-    /// store, up to its limit. Waiting requests use memory, so limit their number in front of this
-    /// layer.
+    /// store, up to its limit. Meanwhile up to 64 KiB of the body are read: HTTP servers notice that
+    /// a client has hung up when they read. If more of the body is left, they notice when the handler
+    /// reads it. Waiting requests use memory, so limit their number in front of this layer.
     Wait(Duration),
     /// It gets a copy of the first one's answer, if that is in this process and asks for the same:
     /// method, path and query. Else it is refused.

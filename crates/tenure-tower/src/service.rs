@@ -1,6 +1,7 @@
 //! The service: from the key to the lease, through the handler, to the end of the answer.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -19,6 +20,9 @@ use crate::policy::{Duplicate, Keyless};
 use crate::problem::{Form, Problem};
 use crate::shared::{Entry, Shared};
 use crate::stats::{Event, Stats};
+
+/// Bytes of its body that a request reads while it waits for its key.
+const READ_AHEAD: usize = 64 * 1024;
 
 /// Serves requests with the same key one at a time. Made by [`LockLayer`](crate::LockLayer).
 #[derive(Clone, Debug)]
@@ -98,7 +102,8 @@ where
         Some(Joined::First(lead)) => Some(lead),
         None => None,
     };
-    match shared.enter(&name).await {
+    let (entry, request) = enter(&shared, &name, request).await;
+    match entry {
         Entry::Locked(guard) => handle(shared, inner, request, Some(guard), lead, form).await,
         Entry::Unlocked => handle(shared, inner, request, None, lead, form).await,
         Entry::Refused(problem) => {
@@ -123,6 +128,37 @@ where
         None if settings.keyless == Keyless::PassThrough => Ok((None, request)),
         None => Err(Problem::NoKey),
     }
+}
+
+/// Takes the lease. Meanwhile a request that may wait reads its body into memory. Its server notices that a
+/// client has hung up when it reads, and asks a client that expects `100 Continue` for the body then.
+async fn enter<B>(shared: &Shared, name: &Name, request: Request<RequestBody<B>>) -> (Entry, Request<RequestBody<B>>)
+where
+    B: Body<Data = Bytes> + Send,
+    B::Error: Into<BoxError>,
+{
+    if !matches!(shared.settings.duplicate, Duplicate::Wait(_)) || request.body().is_end_stream() {
+        return (shared.enter(name).await, request);
+    }
+    let mut request = request.map(RequestBody::movable);
+    let mut reads = true;
+    let mut entering = pin!(shared.enter(name));
+    let entry = poll_fn(|context| {
+        if let Poll::Ready(entry) = entering.as_mut().poll(context) {
+            return Poll::Ready(entry);
+        }
+        match reads.then(|| request.body_mut().poll_ahead(READ_AHEAD, context)) {
+            Some(Poll::Ready(Err(_))) => {
+                shared.stats.count(Event::Invalid);
+                return Poll::Ready(Entry::Refused(Problem::BodyUnreadable));
+            }
+            Some(Poll::Ready(Ok(()))) => reads = false,
+            _ => {}
+        }
+        Poll::Pending
+    });
+    let entry = entry.await;
+    (entry, request)
 }
 
 /// Runs the handler, for as long as the lease stands if there is one.

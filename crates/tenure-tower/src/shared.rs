@@ -11,7 +11,7 @@ use crate::key::Key;
 use crate::policy::{Duplicate, Keyless, OnOutage, RefuseWith};
 use crate::problem::Problem;
 use crate::stats::{Event, Stats};
-use crate::traffic::{Cause, Place, Traffic};
+use crate::traffic::{Cause, Traffic, Turn};
 
 /// Time between two warnings of one kind.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(1);
@@ -129,13 +129,13 @@ impl Shared {
     pub(crate) async fn enter(&self, name: &Name) -> Entry {
         let (began, wait, limit) = (BootTime::now(), self.settings.wait(), self.settings.call_limit());
         let patience = if wait.is_zero() { limit } else { wait };
-        let Some(place) = self.traffic.place(patience).await else {
+        let Some(turn) = self.traffic.turn(patience).await else {
             let cause = self.traffic.cause(None, began, patience);
             return self.refused(name, &Error::unreachable("no request got its turn at the store in time"), cause);
         };
         let asked = BootTime::now();
         let left = wait.saturating_sub(asked.since(began));
-        match self.acquire(name, left, place).await {
+        match self.acquire(name, left, turn).await {
             Ok(guard) => {
                 self.traffic.answered();
                 self.stats.count(Event::Granted);
@@ -152,17 +152,17 @@ impl Shared {
         }
     }
 
-    /// Keeps the place until the store has answered. Who waits for a key needs none.
-    async fn acquire(&self, name: &Name, wait: Duration, place: Place) -> Result<Guard, Error> {
+    /// Keeps the turn until the store has answered. Who waits for a key needs none.
+    async fn acquire(&self, name: &Name, wait: Duration, turn: Turn) -> Result<Guard, Error> {
         let acquire = self.settings.acquire(name);
         if wait.is_zero() {
             let guard = acquire.wait(wait).acquire().await;
-            drop(place);
+            drop(turn);
             return guard;
         }
-        let (stats, place) = (self.stats.clone(), Mutex::new(Some(place)));
+        let (stats, turn) = (self.stats.clone(), Mutex::new(Some(turn)));
         let observer = move |event: Waiting<'_>| {
-            if matches!(event, Waiting::Busy(_)) && place.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
+            if matches!(event, Waiting::Busy(_)) && turn.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
                 stats.count(Event::Waited);
             }
         };

@@ -1,7 +1,7 @@
 //! How many requests ask the store at once, and whether it answers any of them.
 //!
 //! A call to the store has a timeout, and it runs from the call. So a crowd whose calls queue up in
-//! this process would time out at a store that is well. Here they wait for a place instead, and only
+//! this process would time out at a store that is well. Here they wait for a turn instead, and only
 //! what the store has really got is timed.
 
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use tokio::time::timeout;
 
 #[derive(Debug)]
 pub(crate) struct Traffic {
-    places: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
     /// When the store last answered, in nanoseconds since boot.
     answered: AtomicU64,
     /// Longest time of a call to the store.
     limit: Duration,
 }
 
-/// Place of a request among those that ask the store.
-pub(crate) type Place = OwnedSemaphorePermit;
+/// Turn of a request among those that ask the store.
+pub(crate) type Turn = OwnedSemaphorePermit;
 
 /// Reason of a failure that may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,19 +35,19 @@ pub(crate) enum Cause {
 
 impl Traffic {
     pub(crate) fn new(in_flight: usize, limit: Duration) -> Self {
-        let places = Arc::new(Semaphore::new(in_flight.min(Semaphore::MAX_PERMITS)));
-        Self { places, answered: AtomicU64::new(0), limit }
+        let turns = Arc::new(Semaphore::new(in_flight.min(Semaphore::MAX_PERMITS)));
+        Self { turns, answered: AtomicU64::new(0), limit }
     }
 
-    /// Waits for a place; `None` if there is none within `patience`.
+    /// Waits for a turn; `None` if there is none within `patience`.
     ///
     /// # Cancel safety
-    /// A dropped future gives its place to the next.
-    pub(crate) async fn place(&self, patience: Duration) -> Option<Place> {
-        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-            return Some(place);
+    /// A dropped future gives its turn to the next.
+    pub(crate) async fn turn(&self, patience: Duration) -> Option<Turn> {
+        if let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() {
+            return Some(turn);
         }
-        timeout(patience, Arc::clone(&self.places).acquire_owned()).await.ok()?.ok()
+        timeout(patience, Arc::clone(&self.turns).acquire_owned()).await.ok()?.ok()
     }
 
     /// Notes that the store has answered a request.
