@@ -276,16 +276,19 @@ async fn a_duplicate_waits_as_long_as_it_may() {
     let layer = layer(&locks).duplicate(Duplicate::Wait(LONG)).build().unwrap();
     let service = locked(&layer, &handler);
     let [first, second] = one_in_and_one_behind(&layer, &service, &handler).await;
+    let third = sending(&service, "7");
+    behind(&layer, 2).await;
     assert_eq!(handler.entries(), 1);
-    handler.let_out(2);
+    handler.let_out(3);
+    assert_eq!(third.await.unwrap().status, 200);
     let (first, second) = (first.await.unwrap(), second.await.unwrap());
     assert!(second.fence() > first.fence(), "{second:?} after {first:?}");
-    assert_eq!((layer.stats().counts().waited, layer.stats().counts().refused), (1, 0));
+    assert_eq!((layer.stats().counts().waited, layer.stats().counts().refused), (2, 0));
 
     let impatient = self::layer(&locks).duplicate(Duplicate::Wait(Duration::from_millis(30))).build().unwrap();
     let service = locked(&impatient, &handler);
     let first = sending(&service, "7");
-    handler.entered(3).await;
+    handler.entered(4).await;
     assert_eq!(send(&service, request("7")).await.summary(), (409, "in-progress".into(), "1".into()));
     assert_eq!((impatient.stats().counts().waited, impatient.stats().counts().refused), (1, 1));
     handler.let_out(1);
