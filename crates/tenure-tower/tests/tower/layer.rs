@@ -263,7 +263,7 @@ async fn a_last_frame_after_the_end_of_the_lease_is_not_sent() {
 
 #[tokio::test]
 async fn the_longest_hold_ends_a_handler_that_hangs() {
-    let (locks, handler) = (memory(), Handler::new());
+    let ((_store, locks), handler) = (faulty(), Handler::new());
     let service = locked(&layer(&locks).max_hold(Duration::from_millis(100)).build().unwrap(), &handler);
     assert_eq!(send(&service, request("7")).await.reason(), "lock-lost");
     handler.is_empty().await;
@@ -461,8 +461,13 @@ async fn settings_that_cannot_work_are_refused_before_any_request() {
         (make(&"a".repeat(1_000), Key::path()), "shorter prefix"),
         (make("a", Key::json("user")), "slash"),
         (make("a", Key::path()).ttl(Duration::from_millis(1)), "ttl"),
-        (make("a", Key::path()).cool_down(Duration::from_secs(9)).max_hold(Duration::from_secs(1)), "longest hold"),
+        (make("a", Key::path()).cool_down(Duration::from_secs(9)).max_hold(Duration::from_secs(2)), "longest hold"),
         (make("a", Key::path()).in_flight(0), "in_flight"),
+        (make("a", Key::path()).max_key(0), "max_key"),
+        (make("a", Key::json("/~9")), "tilde"),
+        (make("a", Key::json("/a/~")), "tilde"),
+        (make("a", Key::path()).max_hold(Duration::from_nanos(1)), "max_hold"),
+        (make("a", Key::path()).max_hold(Duration::from_secs(1)), "max_hold"),
         (make("a", Key::path()).max_key(8).digest_long_keys(), "digest"),
     ] {
         let error = builder.build().unwrap_err();
