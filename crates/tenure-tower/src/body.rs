@@ -1,6 +1,5 @@
-//! Bodies: one that was read to find the key, and the one of an answer, which keeps the lease.
+//! The body of an answer, which keeps the lease.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -8,125 +7,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{Method, StatusCode, Version, response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tenure::{EndReason, Error, ErrorKind, Guard};
 
 use crate::BoxError;
+use crate::frames::Frames;
 use crate::join::Recorder;
 use crate::shared::Shared;
-
-/// A body in memory.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Frames {
-    chunks: VecDeque<Bytes>,
-    trailers: Option<HeaderMap>,
-    len: u64,
-}
-
-impl Frames {
-    pub(crate) fn whole(data: Bytes) -> Self {
-        Self::new(data, None)
-    }
-
-    pub(crate) fn new(data: Bytes, trailers: Option<HeaderMap>) -> Self {
-        let mut frames = Self { trailers, ..Self::default() };
-        frames.push_data(data);
-        frames
-    }
-
-    pub(crate) fn push(&mut self, frame: &Frame<Bytes>) {
-        if let Some(data) = frame.data_ref() {
-            self.push_data(data.clone());
-        } else if let Some(trailers) = frame.trailers_ref() {
-            self.trailers = Some(trailers.clone());
-        }
-    }
-
-    fn push_data(&mut self, data: Bytes) {
-        if !data.is_empty() {
-            self.len += data.len() as u64;
-            self.chunks.push_back(data);
-        }
-    }
-
-    /// The data of a body that was read as a whole.
-    pub(crate) fn data(&self) -> &Bytes {
-        static EMPTY: Bytes = Bytes::new();
-        self.chunks.front().unwrap_or(&EMPTY)
-    }
-
-    pub(crate) fn len(&self) -> u64 {
-        self.len
-    }
-
-    fn next(&mut self) -> Option<Frame<Bytes>> {
-        if let Some(data) = self.chunks.pop_front() {
-            self.len -= data.len() as u64;
-            return Some(Frame::data(data));
-        }
-        self.trailers.take().map(Frame::trailers)
-    }
-
-    fn is_over(&self) -> bool {
-        self.chunks.is_empty() && self.trailers.is_none()
-    }
-}
-
-pin_project! {
-    /// Body of a request behind the layer: as it came, also if the key was looked for in it.
-    #[derive(Debug)]
-    pub struct RequestBody<B> {
-        #[pin]
-        source: Source<B>,
-    }
-}
-
-pin_project! {
-    #[project = SourceProjection]
-    #[derive(Debug)]
-    enum Source<B> {
-        Unread { #[pin] body: B },
-        Read { frames: Frames },
-    }
-}
-
-impl<B> RequestBody<B> {
-    pub(crate) fn unread(body: B) -> Self {
-        Self { source: Source::Unread { body } }
-    }
-
-    pub(crate) fn read(frames: Frames) -> Self {
-        Self { source: Source::Read { frames } }
-    }
-}
-
-impl<B: Body<Data = Bytes>> Body for RequestBody<B> {
-    type Data = Bytes;
-    type Error = B::Error;
-
-    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        match self.project().source.project() {
-            SourceProjection::Unread { body } => body.poll_frame(context),
-            SourceProjection::Read { frames } => Poll::Ready(frames.next().map(Ok)),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match &self.source {
-            Source::Unread { body } => body.is_end_stream(),
-            Source::Read { frames } => frames.is_over(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match &self.source {
-            Source::Unread { body } => body.size_hint(),
-            Source::Read { frames } => SizeHint::with_exact(frames.len()),
-        }
-    }
-}
 
 pin_project! {
     /// Body of an answer. The key is taken until it has ended, failed, or was dropped.
@@ -134,17 +24,13 @@ pin_project! {
     /// Its last frame is held back until the store has answered the release. If the lease is lost
     /// before, the body ends with a [`tenure::Error`] of the kind [`Lost`](ErrorKind::Lost).
     pub struct LockBody<B> {
-        #[pin]
-        content: Content<B>,
-    }
-}
-
-pin_project! {
-    #[project = ContentProjection]
-    enum Content<B> {
         // The body is dropped before the tail, so the handler's part ends before its lease.
-        Handler { #[pin] body: B, tail: Tail },
-        Ours { frames: Frames },
+        #[pin]
+        body: Option<B>,
+        tail: Option<Tail>,
+        frames: Frames,
+        // Size of a body that is not sent, for its header: the answer to HEAD.
+        unsent: Option<SizeHint>,
     }
 }
 
@@ -153,6 +39,8 @@ pub(crate) struct Tail {
     hold: Option<Hold>,
     recorder: Option<Recorder>,
     ending: Option<Ending>,
+    /// Bytes up to the end, if the server stops reading there.
+    left: Option<u64>,
     shared: Arc<Shared>,
 }
 
@@ -167,13 +55,47 @@ struct Ending {
     release: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
+/// End of a body, as its server will see it. A server need not ask for more than it sends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    /// Nothing of the body is sent.
+    pub(crate) at_once: bool,
+    /// Size that the head of the answer names in place of the body.
+    pub(crate) unsent: Option<u64>,
+    left: Option<u64>,
+}
+
+impl End {
+    pub(crate) fn of(method: &Method, version: Version, head: &response::Parts, body: &impl Body) -> Self {
+        let silent = method == Method::HEAD || head.status == StatusCode::NOT_MODIFIED;
+        let none = head.status == StatusCode::NO_CONTENT || head.status.is_informational();
+        // In HTTP/2 trailers may follow, and the server asks for them.
+        let left = if version <= Version::HTTP_11 { length(head, body) } else { None };
+        let at_once = body.is_end_stream() || silent || none || left == Some(0);
+        let unsent = if silent && !body.is_end_stream() { body.size_hint().exact() } else { None };
+        Self { at_once, unsent, left }
+    }
+}
+
+/// Length by which a server of HTTP/1 ends a body.
+fn length(head: &response::Parts, body: &impl Body) -> Option<u64> {
+    if head.headers.contains_key(TRANSFER_ENCODING) {
+        return None;
+    }
+    match head.headers.get(CONTENT_LENGTH) {
+        Some(length) => length.to_str().ok()?.parse().ok(),
+        None => body.size_hint().exact(),
+    }
+}
+
 impl<B> LockBody<B> {
-    pub(crate) fn of(frames: Frames) -> Self {
-        Self { content: Content::Ours { frames } }
+    /// A body without a lease; of an answer to HEAD, with the size of what is not sent.
+    pub(crate) fn of(frames: Frames, unsent: Option<u64>) -> Self {
+        Self { body: None, tail: None, frames, unsent: unsent.map(SizeHint::with_exact) }
     }
 
     pub(crate) fn handler(body: B, tail: Tail) -> Self {
-        Self { content: Content::Handler { body, tail } }
+        Self { body: Some(body), tail: Some(tail), frames: Frames::default(), unsent: None }
     }
 }
 
@@ -185,28 +107,39 @@ where
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let next = match self.as_mut().project().content.project() {
-            ContentProjection::Ours { frames } => return Poll::Ready(frames.next().map(Ok)),
-            ContentProjection::Handler { body, tail } => ready!(tail.poll_frame(body, context)),
-        };
-        if !matches!(next, Some(Ok(_))) {
-            self.project().content.set(Content::Ours { frames: Frames::default() });
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let mut this = self.project();
+        *this.unsent = None;
+        let Some(tail) = this.tail else { return Poll::Ready(this.frames.next().map(Ok)) };
+        if let Some(body) = this.body.as_mut().as_pin_mut() {
+            match ready!(tail.poll_frame(body, context)) {
+                Ok((frame, false)) => return Poll::Ready(frame.map(Ok)),
+                Ok((frame, true)) => {
+                    this.body.set(None);
+                    tail.end(frame);
+                }
+                Err(error) => {
+                    this.body.set(None);
+                    *this.tail = None;
+                    return Poll::Ready(Some(Err(error)));
+                }
+            }
         }
-        Poll::Ready(next)
+        let frame = ready!(tail.poll_end(context));
+        *this.tail = None;
+        Poll::Ready(frame.map(Ok))
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.content {
-            Content::Handler { body, tail } => tail.is_over() && body.is_end_stream(),
-            Content::Ours { frames } => frames.is_over(),
-        }
+        self.tail.is_none() && self.unsent.is_none() && self.frames.is_over()
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.content {
-            Content::Handler { body, tail } => tail.size_hint().unwrap_or_else(|| body.size_hint()),
-            Content::Ours { frames } => SizeHint::with_exact(frames.len()),
+        match (&self.body, &self.tail, &self.unsent) {
+            (Some(body), ..) => body.size_hint(),
+            (None, Some(tail), _) => tail.size_hint(),
+            (None, None, Some(unsent)) => unsent.clone(),
+            (None, None, None) => self.frames.size_hint(),
         }
     }
 }
@@ -218,30 +151,32 @@ impl<B> fmt::Debug for LockBody<B> {
 }
 
 impl Tail {
-    pub(crate) fn new(shared: Arc<Shared>, guard: Option<Guard>, recorder: Option<Recorder>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, guard: Option<Guard>, recorder: Option<Recorder>, end: End) -> Self {
         let hold = guard.map(|guard| Hold { lost: Box::pin(guard.lost()), guard });
-        Self { hold, recorder, ending: None, shared }
+        Self { hold, recorder, ending: None, left: end.left, shared }
     }
 
-    fn poll_frame<B>(&mut self, mut body: Pin<&mut B>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>>
+    /// Polls the body for a frame, and says whether it is the last.
+    fn poll_frame<B>(
+        &mut self,
+        mut body: Pin<&mut B>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(Option<Frame<Bytes>>, bool), BoxError>>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<BoxError>,
     {
-        if self.ending.is_none() {
-            self.check(context)?;
-            let frame = ready!(body.as_mut().poll_frame(context)).transpose().map_err(Into::into)?;
-            // The lease may have ended during that step, which it did not cover then.
-            self.check(context)?;
-            if let Some(frame) = &frame {
-                self.recorder = self.recorder.take().and_then(|recorder| recorder.push(frame));
-            }
-            if frame.is_some() && !body.is_end_stream() {
-                return Poll::Ready(frame.map(Ok));
-            }
-            self.end(frame);
+        self.check(context)?;
+        let frame = ready!(body.as_mut().poll_frame(context)).transpose().map_err(Into::into)?;
+        // The lease may have ended during that step, which it did not cover then.
+        self.check(context)?;
+        let Some(frame) = frame else { return Poll::Ready(Ok((None, true))) };
+        self.recorder = self.recorder.take().and_then(|recorder| recorder.push(&frame));
+        if let (Some(left), Some(data)) = (&mut self.left, frame.data_ref()) {
+            *left = left.saturating_sub(data.len() as u64);
         }
-        self.poll_end(context).map(|frame| frame.map(Ok))
+        let is_last = frame.is_trailers() || self.left == Some(0) || body.is_end_stream();
+        Poll::Ready(Ok((Some(frame), is_last)))
     }
 
     /// Fails once the lease is lost.
@@ -282,13 +217,9 @@ impl Tail {
         Poll::Ready(self.ending.take().and_then(|ending| ending.frame))
     }
 
-    fn is_over(&self) -> bool {
-        self.hold.is_none() && self.recorder.is_none() && self.ending.is_none()
-    }
-
-    /// Size of a last frame that is held back, which the body does not count any more.
-    fn size_hint(&self) -> Option<SizeHint> {
-        let data = self.ending.as_ref()?.frame.as_ref()?.data_ref()?;
-        Some(SizeHint::with_exact(data.len() as u64))
+    /// Size of a last frame that is held back.
+    fn size_hint(&self) -> SizeHint {
+        let data = self.ending.as_ref().and_then(|ending| ending.frame.as_ref()?.data_ref());
+        SizeHint::with_exact(data.map_or(0, |data| data.len() as u64))
     }
 }

@@ -5,13 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode, Version, response};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version, response};
 use http_body::Frame;
 use tenure::Name;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::body::{Frames, LockBody};
+use crate::body::LockBody;
+use crate::frames::Frames;
 use crate::problem::Problem;
 
 /// Longest wait for the first one's answer. Its client may stop reading, and then the answer never ends.
@@ -20,9 +22,17 @@ const LONGEST_JOIN: Duration = Duration::from_secs(30);
 /// An answer, or why there is none.
 type Outcome = Result<Arc<Copied>, Problem>;
 
-/// The first requests of this process that are being served, by name.
+/// The first requests of this process that are being served.
 #[derive(Debug, Default)]
-pub(crate) struct Joins(Mutex<HashMap<Name, watch::Receiver<Option<Outcome>>>>);
+pub(crate) struct Joins(Mutex<HashMap<Question, watch::Receiver<Option<Outcome>>>>);
+
+/// Requests that get the same answer. A key may name no more than the user.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Question {
+    name: Name,
+    method: Method,
+    target: Option<PathAndQuery>,
+}
 
 /// Part of a request in a crowd with the same key.
 pub(crate) enum Joined {
@@ -34,7 +44,7 @@ pub(crate) enum Joined {
 #[derive(Debug)]
 pub(crate) struct Lead {
     joins: Arc<Joins>,
-    name: Name,
+    question: Question,
     outcome: watch::Sender<Option<Outcome>>,
 }
 
@@ -48,6 +58,7 @@ pub(crate) struct Copied {
     version: Version,
     headers: HeaderMap,
     frames: Frames,
+    unsent: Option<u64>,
 }
 
 /// Copies an answer while it is sent.
@@ -58,18 +69,25 @@ pub(crate) struct Recorder {
     limit: usize,
 }
 
+impl Question {
+    pub(crate) fn of<B>(name: &Name, request: &Request<B>) -> Self {
+        let target = request.uri().path_and_query().cloned();
+        Self { name: name.clone(), method: request.method().clone(), target }
+    }
+}
+
 impl Joins {
-    pub(crate) fn enter(self: &Arc<Self>, name: &Name) -> Joined {
+    pub(crate) fn enter(self: &Arc<Self>, question: Question) -> Joined {
         let mut first = self.first();
-        if let Some(outcome) = first.get(name) {
+        if let Some(outcome) = first.get(&question) {
             return Joined::Later(Follower(outcome.clone()));
         }
         let (outcome, followers) = watch::channel(None);
-        first.insert(name.clone(), followers);
-        Joined::First(Lead { joins: Arc::clone(self), name: name.clone(), outcome })
+        first.insert(question.clone(), followers);
+        Joined::First(Lead { joins: Arc::clone(self), question, outcome })
     }
 
-    fn first(&self) -> MutexGuard<'_, HashMap<Name, watch::Receiver<Option<Outcome>>>> {
+    fn first(&self) -> MutexGuard<'_, HashMap<Question, watch::Receiver<Option<Outcome>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -80,16 +98,16 @@ impl Lead {
         self.outcome.send_replace(Some(Err(problem)));
     }
 
-    pub(crate) fn record(self, head: &response::Parts, limit: usize) -> Recorder {
-        let (status, version, headers) = (head.status, head.version, head.headers.clone());
-        Recorder { lead: self, copied: Copied { status, version, headers, frames: Frames::default() }, limit }
+    pub(crate) fn record(self, head: &response::Parts, unsent: Option<u64>, limit: usize) -> Recorder {
+        let (status, version, headers, frames) = (head.status, head.version, head.headers.clone(), Frames::default());
+        Recorder { lead: self, copied: Copied { status, version, headers, frames, unsent }, limit }
     }
 }
 
 impl Drop for Lead {
     fn drop(&mut self) {
         // Before the sender goes: who comes from now on is the first of the next crowd.
-        self.joins.first().remove(&self.name);
+        self.joins.first().remove(&self.question);
     }
 }
 
@@ -107,7 +125,7 @@ impl Follower {
 
 impl Copied {
     pub(crate) fn response<R>(&self) -> Response<LockBody<R>> {
-        let mut response = Response::new(LockBody::of(self.frames.clone()));
+        let mut response = Response::new(LockBody::of(self.frames.clone(), self.unsent));
         *response.status_mut() = self.status;
         *response.version_mut() = self.version;
         *response.headers_mut() = self.headers.clone();
@@ -141,9 +159,10 @@ mod tests {
     /// The first one's client does not read, so its answer never ends.
     #[tokio::test(start_paused = true)]
     async fn a_joiner_does_not_wait_for_ever() {
-        let (joins, name) = (Arc::new(Joins::default()), Name::new("door").unwrap());
-        let Joined::First(_lead) = joins.enter(&name) else { panic!("there is another one") };
-        let Joined::Later(follower) = joins.enter(&name) else { panic!("it would run the handler") };
+        let joins = Arc::new(Joins::default());
+        let question = Question::of(&Name::new("door").unwrap(), &Request::new(()));
+        let Joined::First(_lead) = joins.enter(question.clone()) else { panic!("there is another one") };
+        let Joined::Later(follower) = joins.enter(question) else { panic!("it would run the handler") };
         assert!(matches!(follower.outcome().await, Err(Problem::FirstFailed)));
     }
 }

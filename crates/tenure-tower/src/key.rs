@@ -13,7 +13,7 @@ use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
 use crate::BoxError;
-use crate::body::{Frames, RequestBody};
+use crate::frames::{Frames, RequestBody};
 use crate::problem::Problem;
 
 /// Largest body in which a key is looked for, unless [`Key::body_limit`] says another.
@@ -63,8 +63,11 @@ impl Key {
 
     /// A segment of the path, counted from 0: of `/orders/42/pay`, segment 1 is `42`.
     /// Percent-encoding is undone.
+    ///
+    /// In axum, a layer inside of `nest` sees the rest of the path only, and counts from there: inside
+    /// of `nest("/orders", ...)`, segment 1 of `/orders/42/pay` is `pay`, and all orders share a key.
     pub fn path_segment(index: usize) -> Self {
-        Self(Source::Parts(Arc::new(move |parts| parts.uri.path().split('/').nth(index + 1).map(decoded).transpose())))
+        Self(Source::Parts(Arc::new(move |parts| parts.uri.path().split('/').skip(1).nth(index).map(decoded).transpose())))
     }
 
     /// A field of a JSON body, as a [JSON pointer]: `/user/id`. It has to be a text or a whole
@@ -76,7 +79,7 @@ impl Key {
     /// [JSON pointer]: https://www.rfc-editor.org/rfc/rfc6901
     pub fn json(pointer: impl Into<String>) -> Self {
         let pointer = pointer.into();
-        let fault = (!pointer.starts_with('/')).then(|| format!("the JSON pointer {pointer:?} does not begin with a slash"));
+        let fault = fault_of(&pointer).map(|fault| format!("the JSON pointer {pointer:?} {fault}"));
         Self::of_body(fault, move |_, body| {
             let Ok(whole) = serde_json::from_slice::<Value>(body) else { return Ok(None) };
             match whole.pointer(&pointer) {
@@ -165,6 +168,18 @@ where
     }
 }
 
+/// Says why a text is no JSON pointer to a field.
+fn fault_of(pointer: &str) -> Option<&'static str> {
+    let mut escapes = pointer.split('~').skip(1);
+    if !pointer.starts_with('/') {
+        Some("does not begin with a slash")
+    } else if escapes.any(|rest| !rest.starts_with(['0', '1'])) {
+        Some("has a tilde that is neither ~0 (a tilde) nor ~1 (a slash)")
+    } else {
+        None
+    }
+}
+
 fn decoded(path: &str) -> Result<String, &'static str> {
     percent_decode_str(path).decode_utf8().map(Cow::into_owned).map_err(|_| "The key is not UTF-8.")
 }
@@ -229,5 +244,7 @@ mod tests {
         assert!(json("/user", body).is_err() && json("/user/rate", body).is_err());
         assert_eq!(json("/user", "not JSON"), Ok(None));
         assert!(Key::json("user").check().is_err() && Key::json("/user").check().is_ok());
+        assert_eq!(json("/a~1b/~0", r#"{"a/b": {"~": 7}}"#), Ok(Some("7".into())));
+        assert!(Key::json("/a~1b/~0").check().is_ok());
     }
 }

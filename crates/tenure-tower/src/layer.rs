@@ -16,6 +16,10 @@ use crate::stats::Stats;
 const MAX_KEY: usize = 256;
 /// Shortest [`LockLayerBuilder::max_key`] with digests: there must be room for one.
 const MIN_DIGESTED: usize = 40;
+/// Most requests that ask the store at once, unless [`LockLayerBuilder::in_flight`] says another.
+/// Enough for 6,000 a second at a store 20 ms away. A store that answers 128 in its timeout is fast
+/// enough for so many.
+const IN_FLIGHT: usize = 128;
 /// Largest answer that is copied, unless [`LockLayerBuilder::copy_limit`] says another.
 const COPY_LIMIT: usize = 1024 * 1024;
 
@@ -54,6 +58,7 @@ impl LockLayer {
             ttl: None,
             cool_down: Duration::ZERO,
             max_hold: None,
+            in_flight: IN_FLIGHT,
             max_key: MAX_KEY,
             digests: false,
             copy_limit: COPY_LIMIT,
@@ -106,16 +111,30 @@ impl LockLayerBuilder {
     }
 
     /// Time to live of the leases, instead of the locker's. They are renewed while a request is
-    /// served, so it bounds how long a key stays taken after a crash.
+    /// served. After a crash a key stays taken for the ttl or the
+    /// [cool-down](Self::cool_down), whichever is longer.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.0.ttl = Some(ttl);
         self
     }
 
     /// Ends a lease after this long, even if its renewals succeed. The handler is cancelled then,
-    /// or the body broken off. Against handlers that hang and clients that read slowly.
+    /// or the body broken off. Against handlers that hang, clients that read slowly, and hang-ups that
+    /// nobody notices. Off by default. It has to be longer than a call to the store may take.
     pub fn max_hold(mut self, max: Duration) -> Self {
         self.0.max_hold = Some(max);
+        self
+    }
+
+    /// Most requests that ask the store for their lock at once: 128 by default. A request that waits
+    /// for a taken key does not count.
+    ///
+    /// Others wait for their turn, in the order in which they came. If it does not come within the
+    /// operation timeout, or within the limit of [`Duplicate::Wait`], they are answered with 503 and
+    /// `Retry-After`. So a burst is served as fast as the store answers. Raise it for a store that
+    /// is far away, and lower it for one that answers fewer within its timeout.
+    pub fn in_flight(mut self, requests: usize) -> Self {
+        self.0.in_flight = requests;
         self
     }
 
@@ -143,11 +162,24 @@ impl LockLayerBuilder {
     ///
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) for a prefix that is empty, too long, or has a colon
-    /// or control characters, for a key that no request could have, and for settings with which no
-    /// lock could be taken.
+    /// or control characters, for a JSON pointer that is none, and for settings with which no lock
+    /// could be taken.
     pub fn build(self) -> Result<LockLayer, Error> {
         let Self(settings) = self;
         settings.key.check()?;
+        if settings.in_flight == 0 {
+            return Err(Error::invalid("no request may ask the store").with_hint("set in_flight to 1 or more"));
+        }
+        if settings.max_key == 0 {
+            return Err(Error::invalid("a max_key of 0 allows no key").with_hint("set max_key to 1 or more"));
+        }
+        let latest = settings.call_limit() * 5 / 4;
+        if let Some(max) = settings.max_hold
+            && max < latest
+        {
+            let what = format!("a max_hold of {max:?} may be over before its lease has come, which may take {latest:?}");
+            return Err(Error::invalid(what).with_hint("raise max_hold, or lower the ttl or the operation timeout of the store"));
+        }
         let (prefix, most) = (&settings.prefix, settings.locks.store().features().max_name);
         if prefix.is_empty() || prefix.contains(':') {
             let what = format!("the prefix {prefix:?} is empty or has a colon, which ends it in the names of locks");

@@ -39,8 +39,13 @@
 //!   body that is being sent ends with an error.
 //! - The [`Fence`](tenure::Fence) of the lease is an extension of the request. By it a database
 //!   refuses the writes of a handler that was paused for too long.
-//! - An error, a panic or a client that hangs up frees the key, and at the latest the ttl does. A
-//!   [cool-down](LockLayerBuilder::cool_down) is kept in all cases.
+//! - The key is free when the handler and its body have ended: by an answer, an error, a panic, or a
+//!   client whose hang-up the server has noticed. A release that has no answer is repeated. If the
+//!   process dies, the key is free after the ttl.
+//! - The lease is renewed for as long as the handler runs. A server of HTTP/1.1 does not notice a
+//!   hang-up while the handler leaves much of its body unread. So set a
+//!   [longest hold](LockLayerBuilder::max_hold), which bounds all of this.
+//! - A [cool-down](LockLayerBuilder::cool_down) is kept in all cases.
 //! - A request takes one lease at most.
 //!
 //! # Answers
@@ -55,8 +60,9 @@
 //! | `bad-key` | 400 (`INVALID_ARGUMENT`) | the key is too long, ambiguous, or has control characters |
 //! | `body-too-large` | 413 (`RESOURCE_EXHAUSTED`) | the body is too large to look for the key |
 //! | `body-unreadable` | 400 (`INVALID_ARGUMENT`) | the body broke off |
-//! | `store-unavailable` | 503 (`UNAVAILABLE`) | no answer of the store, and [`OnOutage::FailClosed`] |
+//! | `store-unavailable` | 503 (`UNAVAILABLE`) | an outage of the store, and [`OnOutage::FailClosed`] |
 //! | `store-refused` | 503 (`UNAVAILABLE`) | the store refuses: a password, a permission, a key of another type |
+//! | `overloaded` | 503 (`UNAVAILABLE`) | more requests than the store answers; see [`in_flight`](LockLayerBuilder::in_flight) |
 //! | `lock-lost` | 503 (`ABORTED`) | the lease was lost; the handler was cancelled |
 //! | `first-failed` | 503 (`ABORTED`) | the answer to be [joined](Duplicate::Join) never came, or not whole |
 //! | `first-too-large` | 503 (`ABORTED`) | the answer to be joined is too large to copy |
@@ -80,6 +86,7 @@
 #![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]
 
 mod body;
+mod frames;
 mod future;
 mod join;
 mod key;
@@ -89,8 +96,10 @@ mod problem;
 mod service;
 mod shared;
 mod stats;
+mod traffic;
 
-pub use crate::body::{LockBody, RequestBody};
+pub use crate::body::LockBody;
+pub use crate::frames::RequestBody;
 pub use crate::future::ResponseFuture;
 pub use crate::key::Key;
 pub use crate::layer::{LockLayer, LockLayerBuilder};

@@ -14,17 +14,23 @@ pub enum Duplicate {
     /// It waits for the key, for this long at most, and is then served or refused.
     ///
     /// Waiters are served in order if the store has a queue. A wait rides out an outage of the
-    /// store, up to its limit. Waiting requests use memory, so limit their number in front of this
-    /// layer.
+    /// store, up to its limit. Meanwhile up to 64 KiB of the body are read: HTTP servers notice that
+    /// a client has hung up when they read. If more of the body is left, they notice when the handler
+    /// reads it. Waiting requests use memory, so limit their number in front of this layer.
     Wait(Duration),
-    /// It gets a copy of the first one's answer, if that is in this process. Else it is refused.
+    /// It gets a copy of the first one's answer, if that is in this process and asks for the same:
+    /// method, path and query. Else it is refused.
     ///
     /// The copy has the status, the headers, the body and its trailers. **Requests with the same
-    /// key get the same answer, so the key has to name the user**, and the method if there are
-    /// several. Put compression around this layer, not inside it. Requests that join never run a handler. They are answered with 503 and
-    /// `Retry-After` if the first one fails, panics, hangs up or loses its lease. The same goes for
-    /// an answer above [`copy_limit`](crate::LockLayerBuilder::copy_limit), and after 30 s: the
-    /// first client may read its answer as slowly as it likes.
+    /// key get the same answer, so the key has to name the user.** Bodies of requests are not
+    /// compared. The path is what this layer sees: inside axum's `nest` it is the rest, so give each
+    /// nested router a layer of its own, with its own prefix. Put compression around this layer, not
+    /// inside it.
+    ///
+    /// Requests that join never run a handler. They are answered with 503 and `Retry-After` if:
+    /// - the first one fails, panics, hangs up or loses its lease before its answer was sent whole,
+    /// - the answer is above [`copy_limit`](crate::LockLayerBuilder::copy_limit),
+    /// - it does not end within 30 s: the first client may read it as slowly as it likes.
     Join,
 }
 
@@ -47,11 +53,17 @@ impl RefuseWith {
     }
 }
 
-/// Treatment of requests while the store does not answer, or cannot serve.
+/// Treatment of requests in an outage of the store.
 ///
-/// There is no default, because both are wrong for somebody. A store that *refuses*, by its
-/// password or permissions, is answered with 503 in either case. That is no outage, and would last
-/// until somebody noticed.
+/// In an outage the store cannot be reached, says that it cannot serve now, or answers no request of
+/// this layer for the [operation timeout](tenure::store::Features::limit).
+///
+/// There is no default, because both are wrong for somebody. These are no outages, and are answered
+/// with 503 in either case:
+/// - The store *refuses*, by its password or permissions. That would last until somebody noticed.
+/// - This process is overloaded: the store answers other requests of the layer, or a handler blocks
+///   the runtime. Else a burst of requests would turn their locks off.
+/// - The file of an embedded store is damaged, read-only or on a full disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnOutage {
     /// Refuses them with 503. For work that must not be done twice.

@@ -7,7 +7,8 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::json;
 
-use crate::body::{Frames, LockBody};
+use crate::body::LockBody;
+use crate::frames::Frames;
 use crate::policy::RefuseWith;
 
 /// Pause for a client if nothing better is known.
@@ -46,6 +47,7 @@ pub(crate) enum Problem {
     BodyUnreadable,
     StoreUnavailable,
     StoreRefused,
+    Overloaded,
     LockLost,
     FirstFailed,
     FirstTooLarge,
@@ -62,6 +64,7 @@ impl Problem {
             Self::BodyUnreadable => "body-unreadable",
             Self::StoreUnavailable => "store-unavailable",
             Self::StoreRefused => "store-refused",
+            Self::Overloaded => "overloaded",
             Self::LockLost => "lock-lost",
             Self::FirstFailed => "first-failed",
             Self::FirstTooLarge => "first-too-large",
@@ -78,6 +81,7 @@ impl Problem {
             Self::BodyUnreadable => "The body broke off before the key was found.",
             Self::StoreUnavailable => "The lock cannot be taken now.",
             Self::StoreRefused => "The lock cannot be taken, because the service is not set up for it.",
+            Self::Overloaded => "Too many requests wait for their locks.",
             Self::LockLost => "The lock was lost, and the request was cancelled. It may have had an effect.",
             Self::FirstFailed => "The first request with the same key was not answered.",
             Self::FirstTooLarge => "The answer to the first request with the same key is too large to copy.",
@@ -104,7 +108,7 @@ impl Problem {
             | Self::CoolDown(RefuseWith::TooManyRequests, _)
             | Self::BodyTooLarge => RESOURCE_EXHAUSTED,
             Self::NoKey | Self::BadKey(_) | Self::BodyUnreadable => INVALID_ARGUMENT,
-            Self::StoreUnavailable | Self::StoreRefused => UNAVAILABLE,
+            Self::StoreUnavailable | Self::StoreRefused | Self::Overloaded => UNAVAILABLE,
             // Clients may repeat by themselves what is unavailable. This may have had an effect.
             _ => ABORTED,
         }
@@ -130,7 +134,7 @@ impl Problem {
         let status = self.status();
         let (title, reason, detail) = (status.canonical_reason().unwrap_or_default(), self.reason(), self.detail());
         let body = json!({"type": "about:blank", "title": title, "status": status.as_u16(), "reason": reason, "detail": detail});
-        let mut response = Response::new(LockBody::of(Frames::whole(Bytes::from(body.to_string()))));
+        let mut response = Response::new(LockBody::of(Frames::whole(Bytes::from(body.to_string())), None));
         *response.status_mut() = status;
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(after) = self.retry_after() {
@@ -141,7 +145,7 @@ impl Problem {
 
     /// An answer of headers alone, as gRPC has it for calls that fail at once.
     fn grpc<R>(self) -> Response<LockBody<R>> {
-        let mut response = Response::new(LockBody::of(Frames::default()));
+        let mut response = Response::new(LockBody::of(Frames::default(), None));
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(GRPC_STATUS, HeaderValue::from_static(self.grpc_status()));

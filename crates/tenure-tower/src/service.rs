@@ -1,6 +1,7 @@
 //! The service: from the key to the lease, through the handler, to the end of the answer.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -11,13 +12,17 @@ use tenure::{Fence, Guard, Name};
 use tower_service::Service;
 
 use crate::BoxError;
-use crate::body::{LockBody, RequestBody, Tail};
+use crate::body::{End, LockBody, Tail};
+use crate::frames::{Frames, RequestBody};
 use crate::future::ResponseFuture;
-use crate::join::{Joined, Lead};
+use crate::join::{Joined, Lead, Question};
 use crate::policy::{Duplicate, Keyless};
 use crate::problem::{Form, Problem};
 use crate::shared::{Entry, Shared};
 use crate::stats::{Event, Stats};
+
+/// Bytes of its body that a request reads while it waits for its key.
+const READ_AHEAD: usize = 64 * 1024;
 
 /// Serves requests with the same key one at a time. Made by [`LockLayer`](crate::LockLayer).
 #[derive(Clone, Debug)]
@@ -51,14 +56,13 @@ where
     type Error = S::Error;
     type Future = ResponseFuture<R, S::Error>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
+    /// Always ready. The service behind is asked when a request has its key: one that is refused,
+    /// waits, or joins needs none of its capacity.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // What the ready service has reserved for a request is given back: nobody else is to do without it
-        // while this one waits for its body and its key. A clone becomes ready when it is needed.
-        self.inner = self.inner.clone();
         ResponseFuture::new(serve(Arc::clone(&self.shared), self.inner.clone(), request))
     }
 }
@@ -85,7 +89,7 @@ where
         shared.stats.count(Event::Keyless);
         return handle(shared, inner, request, None, None, form).await;
     };
-    let lead = match (settings.duplicate == Duplicate::Join).then(|| shared.joins.enter(&name)) {
+    let lead = match (settings.duplicate == Duplicate::Join).then(|| shared.joins.enter(Question::of(&name, &request))) {
         Some(Joined::Later(follower)) => {
             shared.stats.count(Event::Joined);
             // It needs no handler, so it takes up none of the handler's capacity.
@@ -98,7 +102,8 @@ where
         Some(Joined::First(lead)) => Some(lead),
         None => None,
     };
-    match shared.enter(&name).await {
+    let (entry, request) = enter(&shared, &name, request).await;
+    match entry {
         Entry::Locked(guard) => handle(shared, inner, request, Some(guard), lead, form).await,
         Entry::Unlocked => handle(shared, inner, request, None, lead, form).await,
         Entry::Refused(problem) => {
@@ -125,6 +130,37 @@ where
     }
 }
 
+/// Takes the lease. Meanwhile a request that may wait reads its body into memory. Its server notices that a
+/// client has hung up when it reads, and asks a client that expects `100 Continue` for the body then.
+async fn enter<B>(shared: &Shared, name: &Name, request: Request<RequestBody<B>>) -> (Entry, Request<RequestBody<B>>)
+where
+    B: Body<Data = Bytes> + Send,
+    B::Error: Into<BoxError>,
+{
+    if !matches!(shared.settings.duplicate, Duplicate::Wait(_)) || request.body().is_end_stream() {
+        return (shared.enter(name).await, request);
+    }
+    let mut request = request.map(RequestBody::movable);
+    let mut reads = true;
+    let mut entering = pin!(shared.enter(name));
+    let entry = poll_fn(|context| {
+        if let Poll::Ready(entry) = entering.as_mut().poll(context) {
+            return Poll::Ready(entry);
+        }
+        match reads.then(|| request.body_mut().poll_ahead(READ_AHEAD, context)) {
+            Some(Poll::Ready(Err(_))) => {
+                shared.stats.count(Event::Invalid);
+                return Poll::Ready(Entry::Refused(Problem::BodyUnreadable));
+            }
+            Some(Poll::Ready(Ok(()))) => reads = false,
+            _ => {}
+        }
+        Poll::Pending
+    });
+    let entry = entry.await;
+    (entry, request)
+}
+
 /// Runs the handler, for as long as the lease stands if there is one.
 async fn handle<S, B, R>(
     shared: Arc<Shared>,
@@ -147,6 +183,7 @@ where
     if let Some(fence) = guard.as_ref().and_then(Guard::fence) {
         request.extensions_mut().insert(fence);
     }
+    let (method, version) = (request.method().clone(), request.version());
     let served = match &guard {
         Some(guard) => match guard.run(answer(inner, request)).await {
             Ok(served) => served,
@@ -170,12 +207,16 @@ where
         }
     };
     let (head, body) = response.into_parts();
-    let recorder = lead.map(|lead| lead.record(&head, shared.settings.copy_limit));
-    let mut tail = Tail::new(Arc::clone(&shared), guard, recorder);
-    if body.is_end_stream() {
-        tail.finish().await;
+    let end = End::of(&method, version, &head, &body);
+    let recorder = lead.map(|lead| lead.record(&head, end.unsent, shared.settings.copy_limit));
+    let mut tail = Tail::new(Arc::clone(&shared), guard, recorder, end);
+    if !end.at_once {
+        return Ok(Response::from_parts(head, LockBody::handler(body, tail)));
     }
-    Ok(Response::from_parts(head, LockBody::handler(body, tail)))
+    // The handler's part ends before its lease.
+    drop(body);
+    tail.finish().await;
+    Ok(Response::from_parts(head, LockBody::of(Frames::default(), end.unsent)))
 }
 
 /// Waits until the service is ready, and has it answer.

@@ -1,7 +1,7 @@
 //! State that the clones of a layer share: its settings, and how a request gets its lease.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tenure::{Acquire, BootTime, Error, ErrorKind, Guard, Holder, Locker, Name, ReleaseOutcome, Waiting};
@@ -11,6 +11,7 @@ use crate::key::Key;
 use crate::policy::{Duplicate, Keyless, OnOutage, RefuseWith};
 use crate::problem::Problem;
 use crate::stats::{Event, Stats};
+use crate::traffic::{Cause, Traffic, Turn};
 
 /// Time between two warnings of one kind.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(1);
@@ -20,8 +21,10 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) stats: Stats,
     pub(crate) joins: Arc<Joins>,
+    traffic: Traffic,
     unlocked: Warnings,
     refused: Warnings,
+    overloaded: Warnings,
     lost: Warnings,
 }
 
@@ -37,6 +40,7 @@ pub(crate) struct Settings {
     pub(crate) ttl: Option<Duration>,
     pub(crate) cool_down: Duration,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) in_flight: usize,
     pub(crate) max_key: usize,
     pub(crate) digests: bool,
     pub(crate) copy_limit: usize,
@@ -61,8 +65,7 @@ pub(crate) enum Entry {
 
 impl Settings {
     pub(crate) fn acquire(&self, name: &Name) -> Acquire {
-        let mut acquire = self.locks.mutex(name).min_hold(self.cool_down);
-        acquire = acquire.wait(if let Duplicate::Wait(limit) = self.duplicate { limit } else { Duration::ZERO });
+        let mut acquire = self.locks.mutex(name).min_hold(self.cool_down).wait(self.wait());
         if let Some(ttl) = self.ttl {
             acquire = acquire.ttl(ttl);
         }
@@ -70,6 +73,16 @@ impl Settings {
             acquire = acquire.max_hold(max);
         }
         acquire
+    }
+
+    /// Time for which a request may wait for its key.
+    fn wait(&self) -> Duration {
+        if let Duplicate::Wait(limit) = self.duplicate { limit } else { Duration::ZERO }
+    }
+
+    /// Longest time of one call to the store.
+    pub(crate) fn call_limit(&self) -> Duration {
+        self.locks.store().features().limit(self.ttl.unwrap_or(Duration::MAX))
     }
 
     /// Makes the name of a key at the store.
@@ -98,11 +111,13 @@ impl Settings {
 impl Shared {
     pub(crate) fn new(settings: Settings) -> Self {
         Self {
+            traffic: Traffic::new(settings.in_flight, settings.call_limit()),
             settings,
             stats: Stats::default(),
             joins: Arc::default(),
             unlocked: Warnings::default(),
             refused: Warnings::default(),
+            overloaded: Warnings::default(),
             lost: Warnings::default(),
         }
     }
@@ -112,29 +127,59 @@ impl Shared {
     /// # Cancel safety
     /// A dropped future leaves nothing behind, as [`Acquire::acquire`] does not.
     pub(crate) async fn enter(&self, name: &Name) -> Entry {
-        let mut acquire = self.settings.acquire(name);
-        if matches!(self.settings.duplicate, Duplicate::Wait(_)) {
-            let (stats, waited) = (self.stats.clone(), AtomicBool::new(false));
-            acquire = acquire.on_wait(move |event| {
-                if matches!(event, Waiting::Busy(_)) && !waited.swap(true, Ordering::Relaxed) {
-                    stats.count(Event::Waited);
-                }
-            });
-        }
-        match acquire.acquire().await {
+        let (began, wait, limit) = (BootTime::now(), self.settings.wait(), self.settings.call_limit());
+        let patience = if wait.is_zero() { limit } else { wait };
+        let Some(turn) = self.traffic.turn(patience).await else {
+            let cause = self.traffic.cause(None, began, patience);
+            return self.refused(name, &Error::unreachable("no request got its turn at the store in time"), cause);
+        };
+        let asked = BootTime::now();
+        let left = wait.saturating_sub(asked.since(began));
+        match self.acquire(name, left, turn).await {
             Ok(guard) => {
+                self.traffic.answered();
                 self.stats.count(Event::Granted);
                 self.warn_of_the_rest();
                 Entry::Locked(guard)
             }
-            Err(error) => self.refused(name, &error),
+            Err(error) => {
+                if error.kind() == ErrorKind::TimedOut {
+                    self.traffic.answered();
+                }
+                let cause = self.traffic.cause(Some(&error), asked, left.saturating_add(limit));
+                self.refused(name, &error, cause)
+            }
         }
     }
 
-    fn refused(&self, name: &Name, error: &Error) -> Entry {
+    /// Keeps the turn until the store has answered. Who waits for a key needs none.
+    async fn acquire(&self, name: &Name, wait: Duration, turn: Turn) -> Result<Guard, Error> {
+        let acquire = self.settings.acquire(name);
+        if wait.is_zero() {
+            let guard = acquire.wait(wait).acquire().await;
+            drop(turn);
+            return guard;
+        }
+        let (stats, turn) = (self.stats.clone(), Mutex::new(Some(turn)));
+        let observer = move |event: Waiting<'_>| {
+            if matches!(event, Waiting::Busy(_)) && turn.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
+                stats.count(Event::Waited);
+            }
+        };
+        acquire.wait(wait).on_wait(observer).acquire().await
+    }
+
+    fn refused(&self, name: &Name, error: &Error, cause: Cause) -> Entry {
         let (event, problem) = match error.kind() {
             ErrorKind::TimedOut => (Event::Refused, self.taken(error.holder())),
             ErrorKind::Invalid => (Event::Invalid, Problem::BadKey("The key cannot be used.")),
+            _ if error.is_transient() && cause == Cause::Overload => {
+                if let Some(requests) = self.overloaded.add() {
+                    let prefix = &*self.settings.prefix;
+                    tracing::warn!(prefix, requests, %error, "requests were refused, because this process has more than the store answers");
+                }
+                (Event::Overloaded, Problem::Overloaded)
+            }
             _ if error.is_transient() && self.settings.on_outage == OnOutage::FailOpen => {
                 self.stats.count(Event::FailedOpen);
                 if let Some(requests) = self.unlocked.add() {
@@ -174,7 +219,9 @@ impl Shared {
     pub(crate) async fn release(&self, guard: Guard) {
         let name = guard.name().clone();
         match guard.release().await {
+            Ok(ReleaseOutcome::Released) => self.traffic.answered(),
             Ok(ReleaseOutcome::WasLost) => {
+                self.traffic.answered();
                 let error = Error::new(ErrorKind::Lost, "the lease had ended before it was released");
                 self.note_lost(&name, &error);
             }
@@ -198,6 +245,9 @@ impl Shared {
         }
         if let Some(requests) = self.refused.rest() {
             tracing::warn!(prefix, requests, "more requests were refused; the store answers again");
+        }
+        if let Some(requests) = self.overloaded.rest() {
+            tracing::warn!(prefix, requests, "more requests were refused, because this process had more than the store answers");
         }
         if let Some(requests) = self.lost.rest() {
             tracing::warn!(prefix, requests, "more locks were lost; the store answers again");

@@ -19,10 +19,12 @@ pub struct Counts {
     pub waited: u64,
     /// Requests that waited for the answer of another one.
     pub joined: u64,
-    /// Requests that were served without a lock, because the store was gone.
+    /// Requests that were served without a lock in an outage of the store.
     pub failed_open: u64,
-    /// Requests that were refused, because the store was gone or refused.
+    /// Requests that were refused in an outage of the store, or by the store.
     pub failed_closed: u64,
+    /// Requests that were refused, because this process had more than the store answers.
+    pub overloaded: u64,
     /// Leases that were lost before their request was answered.
     pub lost: u64,
     /// Requests that were refused for their key: none, a bad one, or in a body too large to look
@@ -40,6 +42,7 @@ pub(crate) enum Event {
     Joined,
     FailedOpen,
     FailedClosed,
+    Overloaded,
     Lost,
     Invalid,
     Keyless,
@@ -60,6 +63,7 @@ impl Stats {
             joined: read(Event::Joined),
             failed_open: read(Event::FailedOpen),
             failed_closed: read(Event::FailedClosed),
+            overloaded: read(Event::Overloaded),
             lost: read(Event::Lost),
             invalid: read(Event::Invalid),
             keyless: read(Event::Keyless),

@@ -106,8 +106,19 @@ impl<'a> Wait<'a> {
         } else {
             // The leader polls the store for this task as well.
             self.state = None;
+            let holder = self.core.queues.status(&waiter).holder;
+            self.tell_busy(holder.as_ref());
         }
         waiter
+    }
+
+    /// Reports the holder, unless the observer knows of it.
+    fn tell_busy(&mut self, holder: Option<&Holder>) {
+        let owner = holder.map(|holder| holder.owner.clone());
+        if !self.observed || self.observed_holder != owner {
+            self.settings.observe(Waiting::Busy(holder));
+            (self.observed, self.observed_holder) = (true, owner);
+        }
     }
 
     async fn in_queue(&mut self, mut waiter: Waiter<Guard, Box<WaitState>>) -> Result<Guard, Error> {

@@ -61,7 +61,7 @@ pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
     Ok(Figures::of_run(&job.plan, Run { done, latencies, client_cpu: used.client }, commands, used.servers, told))
 }
 
-/// Starts the tasks, and waits until each name is known to be taken.
+/// Starts the tasks, and waits until each knows that its name is taken.
 async fn wait(locks: &Locker, names: &[String], tasks: usize) -> Result<JoinSet<Result<(), Error>>, Error> {
     let heard = Arc::new(Semaphore::new(0));
     let mut waiting = JoinSet::new();
@@ -76,8 +76,7 @@ async fn wait(locks: &Locker, names: &[String], tasks: usize) -> Result<JoinSet<
             locks.mutex(name).on_wait(tell).acquire().await.map(drop)
         });
     }
-    // Of the tasks of one local queue, the store answers at least one.
-    let told = u32::try_from(names.len()).unwrap_or(u32::MAX);
+    let told = u32::try_from(tasks).unwrap_or(u32::MAX);
     tokio::select! {
         biased;
         ended = waiting.join_next() => match ended {

@@ -1,11 +1,12 @@
 //! Requests that no lock can be taken for: typed answers, and nothing taken.
 
 use bytes::Bytes;
+use futures_util::stream;
 use http::Request;
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, StreamBody};
 use tenure::{Locker, MemoryStore};
 use tenure_testkit::{Faulty, Operation};
-use tenure_tower::{Key, Keyless, LockLayer, OnOutage};
+use tenure_tower::{Duplicate, Key, Keyless, LockLayer, OnOutage};
 use tower::Layer as _;
 
 use crate::support::*;
@@ -37,6 +38,7 @@ async fn a_request_without_a_usable_key_takes_nothing() {
         ("a header that occurs twice", Key::header(KEY), twice(), 400, "bad-key"),
         ("a line break in the path", Key::path(), post(""), 400, "bad-key"),
         ("no such segment", Key::path_segment(7), post(""), 400, "no-key"),
+        ("a segment that no path has", Key::path_segment(usize::MAX), post(""), 400, "no-key"),
         ("a function without a key", Key::from_parts(|_| None), post(""), 400, "no-key"),
         ("no JSON", field(), post("{"), 400, "no-key"),
         ("no field", field(), post("{}"), 400, "no-key"),
@@ -77,6 +79,38 @@ async fn a_body_of_unknown_length_is_read_up_to_the_limit() {
         assert!(status == 413 || answer.body == parts.concat());
     }
     assert_eq!(store.calls(Operation::Acquire), 1);
+}
+
+/// The body breaks off before the key was found, or while a request waits for its key.
+#[tokio::test]
+async fn a_body_that_breaks_off_takes_nothing() {
+    let broken = || {
+        let parts = [Ok(http_body::Frame::data(Bytes::from_static(b"{"))), Err(std::io::Error::other("broken off"))];
+        Request::post("/").header(KEY, "7").body(StreamBody::new(stream::iter(parts))).unwrap()
+    };
+    let (store, locks) = counted();
+    for (key, waits) in [(Key::json("/id"), false), (Key::header(KEY), true)] {
+        let layer =
+            LockLayer::builder(locks.clone(), "t", key, OnOutage::FailOpen).duplicate(Duplicate::Wait(LONG)).build().unwrap();
+        let handler = Handler::open();
+        let inside = handler.clone();
+        let service = layer.layer(tower::service_fn(move |_| {
+            let handler = inside.clone();
+            async move {
+                handler.run().await;
+                Ok::<_, std::convert::Infallible>(http::Response::new(text("")))
+            }
+        }));
+        let taken = if waits { Some(locks.mutex("t:7").acquire().await.unwrap()) } else { None };
+        let before = store.calls(Operation::Acquire);
+        let response = soon("an answer", tower::ServiceExt::oneshot(service, broken())).await.unwrap();
+        let answer = Answer::of(response).await.unwrap();
+        assert_eq!(answer.summary(), (400, "body-unreadable".into(), String::new()));
+        assert_eq!((handler.entries(), layer.stats().counts().invalid), (0, 1));
+        assert!(waits || store.calls(Operation::Acquire) == before);
+        drop(taken);
+        all_free(&locks).await;
+    }
 }
 
 #[tokio::test]

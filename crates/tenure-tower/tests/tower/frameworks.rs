@@ -10,12 +10,10 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
 use tenure::Fence;
-use tenure_tower::{Key, LockLayer, OnOutage, RequestBody};
-use tokio::net::TcpListener;
+use tenure_tower::{Duplicate, Key, LockLayer, OnOutage, RequestBody};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
 use tower::Layer as _;
 
 use crate::support::*;
@@ -115,16 +113,7 @@ async fn hyper_serves_under_the_layer() {
             Ok::<_, hyper::Error>(response)
         }
     }));
-    let (listener, at) = listen().await;
-    tokio::spawn(async move {
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            let service = TowerToHyperService::new(service.clone());
-            tokio::spawn(async move {
-                let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
-            });
-        }
-    });
+    let at = serve_hyper(service).await;
     story(at, &handler, &locks, &layer).await;
 }
 
@@ -159,4 +148,59 @@ async fn a_client_that_leaves_a_body_frees_the_key() {
         }
     };
     soon("the end of the body", freed).await;
+}
+
+/// A server notices that a client is gone when it reads. A request that waits has a body that no
+/// handler reads.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiting_client_that_hangs_up_is_noticed_whatever_is_left_of_its_body() {
+    for (size, expects) in [(4, false), (60_000, false), (4, true)] {
+        let (locks, handler) = (memory(), Handler::new());
+        let layer = layer(&locks).duplicate(Duplicate::Wait(LONG)).build().unwrap();
+        let app = Router::new().route("/", post(answering)).with_state(handler.clone()).layer(layer.clone());
+        let (listener, at) = listen().await;
+        tokio::spawn(axum::serve(listener, app).into_future());
+        let first = tokio::spawn(answer(at, request("7")));
+        handler.entered(1).await;
+        let mut second = TcpStream::connect(at).await.unwrap();
+        let more = if expects { "expect: 100-continue\r\n" } else { "" };
+        let head = format!("POST / HTTP/1.1\r\nhost: x\r\nx-key: 7\r\n{more}content-length: {size}\r\n\r\n");
+        second.write_all(head.as_bytes()).await.unwrap();
+        if !expects {
+            second.write_all(&vec![b'x'; size]).await.unwrap();
+        }
+        behind(&layer, 1).await;
+        drop(second);
+        let gone = async {
+            while locks.inspect("t:7").await.unwrap().is_some_and(|entry| !entry.waiters.is_empty()) {
+                tokio::task::yield_now().await;
+            }
+        };
+        soon("the end of the waiting request", gone).await;
+        handler.let_out(2);
+        assert_eq!(first.await.unwrap().unwrap().status, 200);
+        all_free(&locks).await;
+        assert_eq!(handler.entries(), 1, "the handler of a dead client ran: {size}, {expects}");
+    }
+}
+
+/// The handler gets the part that was read early, and the rest.
+#[tokio::test]
+async fn the_body_of_a_request_that_waited_is_whole() {
+    let (locks, handler) = (memory(), Handler::new());
+    let layer = layer(&locks).duplicate(Duplicate::Wait(LONG)).build().unwrap();
+    let app = Router::new().route("/", post(answering)).with_state(handler.clone()).layer(layer.clone());
+    let (listener, at) = listen().await;
+    tokio::spawn(axum::serve(listener, app).into_future());
+    for (round, size) in (1..).zip([1_000, 1_000_000]) {
+        let first = tokio::spawn(answer(at, request("7")));
+        handler.entered(2 * round - 1).await;
+        let body: Bytes = (0..size).map(|n: u32| n.to_le_bytes()[0] ^ n.to_le_bytes()[1]).collect();
+        let waiting = Request::post("/").header(KEY, "7").body(Full::new(body.clone())).unwrap();
+        let second = tokio::spawn(answer(at, waiting));
+        behind(&layer, round).await;
+        handler.let_out(2);
+        assert_eq!(first.await.unwrap().unwrap().status, 200);
+        assert_eq!(second.await.unwrap().unwrap().body, body);
+    }
 }

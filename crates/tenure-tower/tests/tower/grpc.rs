@@ -9,8 +9,9 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt as _, StreamExt as _};
 use http::Request;
 use http::uri::PathAndQuery;
-use tenure::{Fence, Locker};
-use tenure_tower::LockLayer;
+use tenure::{Fence, Locker, MemoryStore};
+use tenure_testkit::{Fate, Faulty, RedisServer};
+use tenure_tower::{Key, LockLayer, OnOutage, RefuseWith};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::body::Body;
@@ -164,4 +165,56 @@ async fn a_stream_of_tonic_keeps_the_key_until_its_end() {
     };
     soon("the end of the call", freed).await;
     all_free(&locks).await;
+}
+
+#[tokio::test]
+async fn a_store_that_is_gone_is_unavailable_in_grpc() {
+    let store = Faulty::new(MemoryStore::new());
+    store.plan(|_, _| Fate::FailsBefore);
+    let at = serve(&layer(&Locker::new(store)).build().unwrap(), &Handler::open()).await;
+    let refused = say(at, "7").await.unwrap_err();
+    assert_eq!((refused.code(), refused.message()), (Code::Unavailable, "store-unavailable"));
+    assert_eq!(refused.metadata().get("grpc-retry-pushback-ms").unwrap(), "1000");
+}
+
+/// Clients may repeat by themselves what is unavailable. This may have had an effect.
+#[tokio::test]
+async fn a_lost_lease_aborts_a_call_of_grpc() {
+    let (locks, _layer, handler, at) = set_up().await;
+    let said = tokio::spawn(async move { say(at, "7").await });
+    handler.entered(1).await;
+    take_away(&locks, "t:7").await;
+    let lost = soon("the end of the call", said).await.unwrap().unwrap_err();
+    assert_eq!((lost.code(), lost.message()), (Code::Aborted, "lock-lost"));
+}
+
+#[tokio::test]
+async fn a_duplicate_with_429_exhausts_a_resource_of_grpc() {
+    let (locks, handler) = (memory(), Handler::new());
+    let at = serve(&layer(&locks).refuse_with(RefuseWith::TooManyRequests).build().unwrap(), &handler).await;
+    let first = tokio::spawn(async move { say(at, "7").await });
+    handler.entered(1).await;
+    let refused = say(at, "7").await.unwrap_err();
+    assert_eq!((refused.code(), refused.message()), (Code::ResourceExhausted, "in-progress"));
+    handler.let_out(1);
+    first.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_body_too_large_to_look_into_exhausts_a_resource_of_grpc() {
+    let handler = Handler::open();
+    let key = Key::from_body(|_, _| Some("7".to_owned())).body_limit(3);
+    let layer = LockLayer::builder(memory(), "t", key, OnOutage::FailClosed).build().unwrap();
+    let refused = say(serve(&layer, &handler).await, "").await.unwrap_err();
+    assert_eq!((refused.code(), refused.message()), (Code::ResourceExhausted, "body-too-large"));
+    assert_eq!((refused.metadata().get("grpc-retry-pushback-ms"), handler.entries()), (None, 0));
+}
+
+#[tokio::test]
+async fn a_store_that_refuses_is_unavailable_in_grpc() {
+    let server = RedisServer::start();
+    server.cli("LPUSH t:7 x");
+    let locks = tenure_redis::connect(&server.url()).await.unwrap();
+    let refused = say(serve(&layer(&locks).build().unwrap(), &Handler::open()).await, "7").await.unwrap_err();
+    assert_eq!((refused.code(), refused.message()), (Code::Unavailable, "store-refused"));
 }

@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::Frame;
+use http_body_util::Full;
+use hyper::body::Incoming;
 use tenure::{Error, Locker, MemoryStore};
 use tenure_testkit::{Fate, Faulty, Operation};
-use tenure_tower::{Counts, Duplicate, Lock, LockLayer};
+use tenure_tower::{Counts, Duplicate, Lock, LockLayer, RequestBody};
 use tower::{Layer as _, ServiceExt as _};
 
 use crate::support::*;
@@ -168,4 +170,83 @@ async fn a_crowd_whose_key_is_taken_elsewhere_is_refused() {
     assert_eq!(runs.load(Ordering::Relaxed), 0);
     elsewhere.release().await.unwrap();
     assert_eq!(send(&service, request("7")).await.status, 201);
+}
+
+/// Over HTTP, a server stops asking for a body when it has what was promised.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_answer_over_http_is_joined_however_it_ends() {
+    for (kind, method, body) in [
+        ("chunks", "POST", "hello"),
+        ("length", "POST", "hello"),
+        ("trailers", "POST", "hello"),
+        ("length", "HEAD", ""),
+        ("none", "GET", ""),
+    ] {
+        let (locks, handler) = (memory(), Handler::new());
+        let layer = joining(&locks);
+        let inside = handler.clone();
+        let serve = tower::service_fn(move |_: Request<RequestBody<Incoming>>| {
+            let handler = inside.clone();
+            async move {
+                handler.run().await;
+                let (frames, body) = streamed();
+                frames.send(Frame::data(Bytes::from_static(b"hello"))).unwrap();
+                let response = Response::builder().status(if kind == "none" { 204 } else { 200 });
+                let response = match kind {
+                    "length" => response.header("content-length", "5"),
+                    "trailers" => {
+                        let sum = [(HeaderName::from_static("x-sum"), HeaderValue::from_static("1"))];
+                        frames.send(Frame::trailers(HeaderMap::from_iter(sum))).unwrap();
+                        response.header("trailer", "x-sum")
+                    }
+                    _ => response,
+                };
+                // The sender is kept for as long as the body: its end is known by its length alone.
+                if kind == "length" {
+                    tokio::spawn(async move { frames.closed().await });
+                }
+                Ok::<_, http::Error>(response.body(body)?)
+            }
+        });
+        let at = serve_hyper(layer.layer(serve)).await;
+        let ask = move || async move {
+            let request =
+                Request::builder().method(method).uri("/").header(KEY, "7").header("te", "trailers").header("host", "x");
+            answer(at, request.body(Full::<Bytes>::default()).unwrap()).await.unwrap()
+        };
+        let first = tokio::spawn(ask());
+        handler.entered(1).await;
+        let second = tokio::spawn(ask());
+        behind(&layer, 1).await;
+        handler.let_out(1);
+        for one in [first, second] {
+            let answer = soon("an answer", one).await.unwrap();
+            assert!(answer.status.is_success(), "{method} {kind}: {answer:?}");
+            assert_eq!(&answer.body[..], body.as_bytes(), "{method} {kind}");
+            assert!(kind != "length" || answer.header("content-length") == "5", "{method} {kind}: {answer:?}");
+            assert_eq!(answer.trailers.is_some(), kind == "trailers", "{method} {kind}");
+        }
+        assert_eq!(handler.entries(), 1, "{method} {kind}");
+        // Not in the background: a client that has the whole answer may repeat at once.
+        assert!(is_free(&locks, "t:7").await, "{method} {kind}");
+    }
+}
+
+/// The key names a user. What the user asks for is another matter.
+#[tokio::test]
+async fn requests_of_other_routes_do_not_join() {
+    let (locks, handler) = (memory(), Handler::new());
+    let layer = joining(&locks);
+    let service = locked(&layer, &handler);
+    let first = sending(&service, "7");
+    handler.entered(1).await;
+    for (method, uri) in [("POST", "/other"), ("PUT", "/"), ("POST", "/?page=2")] {
+        let other = Request::builder().method(method).uri(uri).header(KEY, "7").body(Full::from("ping")).unwrap();
+        assert_eq!(send(&service, other).await.reason(), "in-progress", "{method} {uri}");
+    }
+    let second = sending(&service, "7");
+    behind(&layer, 1).await;
+    handler.let_out(1);
+    assert_eq!((first.await.unwrap().status.as_u16(), second.await.unwrap().status.as_u16()), (200, 200));
+    assert_eq!((handler.entries(), layer.stats().counts().joined), (1, 1));
 }

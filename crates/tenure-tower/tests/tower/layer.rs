@@ -1,8 +1,8 @@
 //! The layer in front of a function: from the key to the end of the body.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -70,11 +70,52 @@ async fn the_key_is_taken_until_the_body_has_ended() {
     let trailers = HeaderMap::from_iter([(HeaderName::from_static("x-sum"), HeaderValue::from_static("1"))]);
     frames.send(Frame::trailers(trailers.clone())).unwrap();
     assert_eq!(body.frame().await.unwrap().unwrap().into_trailers().unwrap(), trailers);
-    assert!(!is_free(&locks, "t:7").await);
-    drop(frames);
+    // Trailers are the end: at once, without a release in the background.
+    assert!(body.is_end_stream() && is_free(&locks, "t:7").await);
     assert!(body.frame().await.is_none());
-    // At once, without a release in the background.
-    assert!(is_free(&locks, "t:7").await);
+}
+
+/// A body that counts as work under the key for as long as it is there.
+struct Work(Option<Bytes>, Arc<AtomicU64>);
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.1.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl http_body::Body for Work {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        Poll::Ready(self.0.take().map(|data| Ok(Frame::data(data))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+#[tokio::test]
+async fn the_handlers_body_ends_before_its_lease() {
+    let (store, locks) = faulty();
+    let (layer, inside) = (layer(&locks).build().unwrap(), Arc::new(AtomicU64::new(0)));
+    for data in [None, Some(Bytes::from_static(b"pong"))] {
+        let (counted, whole) = (Arc::clone(&inside), data.clone());
+        let service = layer.layer(tower::service_fn(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            std::future::ready(Ok::<_, Error>(Response::new(Work(whole.clone(), Arc::clone(&counted)))))
+        }));
+        let released = store.calls(Operation::Release);
+        store.at(Operation::Release, 1, Fate::HangsBefore);
+        let answering = tokio::spawn(async move { Answer::of(service.oneshot(request("7")).await?).await.map(|_| ()) });
+        soon("the release", store.called(Operation::Release, released + 1)).await;
+        assert_eq!(inside.load(Ordering::Relaxed), 0, "{data:?}");
+        store.heal();
+        answering.await.unwrap().unwrap();
+        all_free(&locks).await;
+    }
 }
 
 #[tokio::test]
@@ -222,7 +263,7 @@ async fn a_last_frame_after_the_end_of_the_lease_is_not_sent() {
 
 #[tokio::test]
 async fn the_longest_hold_ends_a_handler_that_hangs() {
-    let (locks, handler) = (memory(), Handler::new());
+    let ((_store, locks), handler) = (faulty(), Handler::new());
     let service = locked(&layer(&locks).max_hold(Duration::from_millis(100)).build().unwrap(), &handler);
     assert_eq!(send(&service, request("7")).await.reason(), "lock-lost");
     handler.is_empty().await;
@@ -235,16 +276,19 @@ async fn a_duplicate_waits_as_long_as_it_may() {
     let layer = layer(&locks).duplicate(Duplicate::Wait(LONG)).build().unwrap();
     let service = locked(&layer, &handler);
     let [first, second] = one_in_and_one_behind(&layer, &service, &handler).await;
+    let third = sending(&service, "7");
+    behind(&layer, 2).await;
     assert_eq!(handler.entries(), 1);
-    handler.let_out(2);
+    handler.let_out(3);
+    assert_eq!(third.await.unwrap().status, 200);
     let (first, second) = (first.await.unwrap(), second.await.unwrap());
     assert!(second.fence() > first.fence(), "{second:?} after {first:?}");
-    assert_eq!((layer.stats().counts().waited, layer.stats().counts().refused), (1, 0));
+    assert_eq!((layer.stats().counts().waited, layer.stats().counts().refused), (2, 0));
 
     let impatient = self::layer(&locks).duplicate(Duplicate::Wait(Duration::from_millis(30))).build().unwrap();
     let service = locked(&impatient, &handler);
     let first = sending(&service, "7");
-    handler.entered(3).await;
+    handler.entered(4).await;
     assert_eq!(send(&service, request("7")).await.summary(), (409, "in-progress".into(), "1".into()));
     assert_eq!((impatient.stats().counts().waited, impatient.stats().counts().refused), (1, 1));
     handler.let_out(1);
@@ -268,6 +312,34 @@ async fn a_waiting_request_takes_up_none_of_the_handlers_capacity() {
     handler.let_out(3);
     for answer in [first, third, second] {
         assert_eq!(Answer::of(soon("an answer", answer).await.unwrap().unwrap()).await.unwrap().status, 200);
+    }
+}
+
+/// One may be served at once. Its duplicate is refused or joins, though no handler is free for it.
+#[tokio::test]
+async fn a_duplicate_needs_no_handler_that_is_free() {
+    for policy in [Duplicate::Refuse, Duplicate::Join] {
+        let (locks, handler) = (memory(), Handler::new());
+        let layer = layer(&locks).duplicate(policy).build().unwrap();
+        let service = layer.layer(tower::limit::ConcurrencyLimit::new(echo(&handler), 1));
+        let sending = || {
+            let service = service.clone();
+            tokio::spawn(async move { Answer::of(service.oneshot(request("7")).await.unwrap()).await.unwrap() })
+        };
+        let first = sending();
+        handler.entered(1).await;
+        let second = sending();
+        if policy == Duplicate::Join {
+            behind(&layer, 1).await;
+        } else {
+            assert_eq!(soon("a refusal", second).await.unwrap().reason(), "in-progress");
+            handler.let_out(1);
+            assert_eq!(first.await.unwrap().status, 200);
+            continue;
+        }
+        handler.let_out(1);
+        assert_eq!((first.await.unwrap().status.as_u16(), second.await.unwrap().status.as_u16()), (200, 200));
+        assert_eq!(handler.entries(), 1);
     }
 }
 
@@ -389,7 +461,13 @@ async fn settings_that_cannot_work_are_refused_before_any_request() {
         (make(&"a".repeat(1_000), Key::path()), "shorter prefix"),
         (make("a", Key::json("user")), "slash"),
         (make("a", Key::path()).ttl(Duration::from_millis(1)), "ttl"),
-        (make("a", Key::path()).cool_down(Duration::from_secs(9)).max_hold(Duration::from_secs(1)), "longest hold"),
+        (make("a", Key::path()).cool_down(Duration::from_secs(9)).max_hold(Duration::from_secs(2)), "longest hold"),
+        (make("a", Key::path()).in_flight(0), "in_flight"),
+        (make("a", Key::path()).max_key(0), "max_key"),
+        (make("a", Key::json("/~9")), "tilde"),
+        (make("a", Key::json("/a/~")), "tilde"),
+        (make("a", Key::path()).max_hold(Duration::from_nanos(1)), "max_hold"),
+        (make("a", Key::path()).max_hold(Duration::from_secs(1)), "max_hold"),
         (make("a", Key::path()).max_key(8).digest_long_keys(), "digest"),
     ] {
         let error = builder.build().unwrap_err();

@@ -125,6 +125,38 @@ async fn a_store_that_refuses_is_never_passed_by() {
     assert_eq!(server.cli("TYPE t:7"), "list");
 }
 
+/// A user without the right to write these keys, and then a password that is not known any more.
+#[tokio::test]
+async fn a_user_without_the_rights_is_refused_and_not_passed_by() {
+    let server = RedisServer::start();
+    server.cli("ACL SETUSER app on >secret ~* &* +@all");
+    let url = server.url().replace("redis://", "redis://app:secret@");
+    let locks = tenure_redis::connect(&url).await.unwrap();
+    let layer = LockLayer::builder(locks.clone(), "t", Key::header(KEY), OnOutage::FailOpen).build().unwrap();
+    let handler = Handler::open();
+    let service = locked(&layer, &handler);
+    let served = send(&service, request("7")).await;
+    assert!(served.fence().is_some(), "{served:?}");
+    for change in ["ACL SETUSER app resetkeys ~other:*", "ACL SETUSER app allkeys resetpass >another"] {
+        server.cli(change);
+        if change.contains("resetpass") {
+            // It has to log in again.
+            server.cli("CLIENT KILL TYPE normal SKIPME yes");
+        }
+        let refused = async {
+            // The call that found the connection closed knows of no password.
+            loop {
+                let answer = send(&service, request("7")).await;
+                if answer.reason() == "store-refused" {
+                    return answer;
+                }
+                assert!(change.contains("resetpass"), "{change}: {answer:?}");
+            }
+        };
+        assert_eq!(soon("a refusal", refused).await.summary(), (503, "store-refused".into(), "1".into()), "{change}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_is_stopped_in_the_middle() {
     const TTL: Duration = Duration::from_secs(3);

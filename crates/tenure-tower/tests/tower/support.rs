@@ -16,10 +16,12 @@ use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
 use tenure::{Fence, Locker, MemoryStore};
 use tenure_tower::{BoxError, Key, Lock, LockLayer, LockLayerBuilder, OnOutage, RequestBody};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tower::{Layer as _, Service, ServiceExt as _};
 
@@ -291,4 +293,26 @@ pub(crate) async fn call(to: SocketAddr, request: Request<Full<Bytes>>) -> Resul
 
 pub(crate) async fn answer(to: SocketAddr, request: Request<Full<Bytes>>) -> Result<Answer, BoxError> {
     Ok(Answer::of(call(to, request).await?).await?)
+}
+
+/// Serves with hyper alone.
+pub(crate) async fn serve_hyper<S, B>(service: S) -> SocketAddr
+where
+    S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let service = TowerToHyperService::new(service.clone());
+            tokio::spawn(async move {
+                let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+            });
+        }
+    });
+    at
 }

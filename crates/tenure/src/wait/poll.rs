@@ -109,11 +109,7 @@ impl Wait<'_> {
     fn busy(&mut self, busy: Busy, entry: Enqueue, heartbeat: Heartbeat) -> Result<Option<Guard>, Error> {
         let now = self.core.session.clock.now();
         self.core.queues.note_contended(&self.name, now);
-        let owner = busy.holder.as_ref().map(|holder| holder.owner.clone());
-        if !self.observed || self.observed_holder != owner {
-            self.settings.observe(Waiting::Busy(busy.holder.as_ref()));
-            (self.observed, self.observed_holder) = (true, owner.clone());
-        }
+        self.tell_busy(busy.holder.as_ref());
         let state = self.state()?;
         state.holder = busy.holder;
         state.heartbeat = busy.position.map(|_| Heartbeat { grant_seq: busy.grant_seq, ..heartbeat });

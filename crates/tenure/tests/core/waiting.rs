@@ -8,7 +8,7 @@ use tenure::{BootTime, Clock, ErrorKind, Holder, Owner, Share, Waiting};
 use tokio::time::timeout;
 
 use crate::scripted_store::{Call, Fate, Hints, ScriptedStore};
-use crate::{LIMIT, LONG, SOON, locker, ms, secs, waiter, world};
+use crate::{LIMIT, LONG, SOON, locker, ms, released, secs, served, waiter, world};
 
 /// Reports to an observer, in words.
 #[derive(Clone, Default)]
@@ -64,6 +64,24 @@ async fn a_store_that_never_answered_is_given_up_and_one_that_did_is_waited_for(
     store.fated(Fate::Works);
     let _guard = timeout(SOON, waiting).await.unwrap().unwrap().unwrap();
     assert_eq!(told.all(), ["outage", "recovered"], "one line for each outage");
+}
+
+/// One of them asks the store for all.
+#[tokio::test(start_paused = true)]
+async fn all_who_wait_in_one_process_are_told_that_the_name_is_busy() {
+    let (_clock, store, locks) = world();
+    let guard = locks.mutex("door").label("holder").acquire().await.unwrap();
+    let told: Vec<Told> = (0..3).map(|_| Told::default()).collect();
+    let mut waiting = Vec::new();
+    for told in &told {
+        waiting.push(waiter(locks.mutex("door").on_wait(told.observer())).await);
+        assert_eq!(told.all(), ["busy Some(\"holder\")"]);
+    }
+    store.forget_calls();
+    released(guard).await;
+    for one in waiting {
+        released(served(one).await).await;
+    }
 }
 
 /// A store that says that it cannot serve now is there: that is an answer.
