@@ -198,8 +198,10 @@ impl Actor {
                 }
                 Status::Holds | Status::Waits { .. } if request.enqueue == Enqueue::No => {
                     let first = seen.first;
-                    let ((), busy) = tokio::join!(self.delete_known(&mine), holder(&self.entry, first.as_ref()));
-                    self.node = Node::None;
+                    let (is_deleted, busy) = tokio::join!(self.delete_known(&mine), holder(&self.entry, first.as_ref()));
+                    if is_deleted {
+                        self.node = Node::None;
+                    }
                     self.entry.end();
                     Ok(AcquireReply::Busy(Busy::new(self.store()?.poll_interval).with_holder(busy)))
                 }
@@ -329,9 +331,9 @@ impl Actor {
         }
     }
 
-    async fn delete_known(&self, mine: &str) {
-        // If it fails, the task deletes it when it ends.
-        let _ = self.ask(Frame::delete(&self.entry.path_of(mine))).await;
+    /// Returns whether it is gone. If not, the task deletes it when it ends.
+    async fn delete_known(&self, mine: &str) -> bool {
+        matches!(self.ask(Frame::delete(&self.entry.path_of(mine))).await, Ok(_) | Err(Failed::Code(NO_NODE)))
     }
 
     async fn ask(&self, frame: Frame) -> Result<Reply, Failed> {

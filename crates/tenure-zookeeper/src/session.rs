@@ -208,7 +208,11 @@ struct Task {
     timeout: Duration,
     xid: i32,
     sent: VecDeque<(i32, Call)>,
+    /// The next connection is to come as soon as nothing is under way: for another timeout, or after a silence.
     retiming: Option<(Duration, oneshot::Sender<()>)>,
+    was_silent: bool,
+    /// What was to be sent when a silence was seen.
+    held: Vec<Call>,
     watches: HashMap<String, Vec<oneshot::Sender<()>>>,
     last_sent: Instant,
     last_heard: Instant,
@@ -238,6 +242,8 @@ impl Task {
             xid: 0,
             sent: VecDeque::new(),
             retiming: None,
+            was_silent: false,
+            held: Vec::new(),
             watches: HashMap::new(),
             last_sent: now,
             last_heard: now,
@@ -248,6 +254,9 @@ impl Task {
     async fn run(mut self, mut link: Link) {
         let _over = OnDrop(self.shared.clone());
         loop {
+            for call in std::mem::take(&mut self.held) {
+                self.send(&mut link, call);
+            }
             match self.serve(&mut link).await {
                 Ended::Unused => {
                     Frame::close().write(self.next_xid(), link.output());
@@ -264,6 +273,9 @@ impl Task {
         }
         // Senders find it closed.
         self.received.close();
+        for call in std::mem::take(&mut self.held) {
+            call.answer(Err(Failed::Over));
+        }
         while let Ok(command) = self.received.try_recv() {
             if let Command::Calls(calls) = command {
                 for call in calls {
@@ -279,16 +291,20 @@ impl Task {
             call.answer(Err(Failed::Cut { sent: true }));
         }
         self.watches.clear();
-        self.waiting_since = None;
+        (self.waiting_since, self.was_silent) = (None, false);
     }
 
     /// Connects again. `None` if the session has ended, or must have.
     async fn reconnect(&mut self) -> Option<Link> {
         let give_up = self.last_heard + self.made.max(self.timeout) + SILENT;
+        let mut was_slow = false;
         loop {
             let wanted = self.retiming.as_ref().map_or(self.timeout, |(wanted, _)| *wanted);
             let end = Instant::now() + (self.timeout / 3).max(SILENT);
+            let began = Instant::now();
             match dial(&self.how, &mut self.identity, wanted, end, &mut self.at).await {
+                // The answer may be old. Once more; the second time the servers are slow.
+                Ok(_) if began.elapsed() > self.longest_silence() && !std::mem::replace(&mut was_slow, true) => continue,
                 Ok((link, given)) => {
                     self.timeout = given;
                     self.shared.timeout.store(millis(given), Ordering::Release);
@@ -310,7 +326,8 @@ impl Task {
 
     async fn serve(&mut self, link: &mut Link) -> Ended {
         loop {
-            if self.retiming.is_some() && self.sent.is_empty() && link.output().is_empty() {
+            let connects = self.retiming.is_some() || self.was_silent;
+            if connects && self.sent.is_empty() && link.output().is_empty() {
                 return Ended::Retimed;
             }
             let ping_at = self.last_sent + self.ping_interval();
@@ -323,7 +340,8 @@ impl Task {
                         return Ended::Broken;
                     }
                 }
-                command = self.received.recv(), if self.retiming.is_none() => match command {
+                command = self.received.recv(), if !connects => match command {
+                    Some(Command::Calls(calls)) if self.sees_silence() => self.held = calls,
                     Some(Command::Calls(calls)) => calls.into_iter().for_each(|call| self.send(link, call)),
                     Some(Command::Retime { timeout, shortens, done }) if timeout > self.timeout || (shortens && timeout != self.timeout) => {
                         self.retiming = Some((timeout, done));
@@ -344,6 +362,7 @@ impl Task {
                         return Ended::Broken;
                     }
                     if now >= ping_at {
+                        self.sees_silence();
                         Frame::ping().write(XID_PING, link.output());
                         self.waiting_since.get_or_insert(now);
                         self.last_sent = now;
@@ -358,6 +377,17 @@ impl Task {
     fn ping_interval(&self) -> Duration {
         let shortest = self.how.shortest.get().copied().unwrap_or(self.timeout);
         (shortest / 8).clamp(Duration::from_millis(5), Duration::from_secs(1))
+    }
+
+    /// Half a tick. After a longer silence, the leader may be about to end the session: it hears of it later than the server
+    /// that answers. So nothing more is asked over this connection. The next one is a sign of life for the leader itself.
+    fn longest_silence(&self) -> Duration {
+        self.how.shortest.get().copied().unwrap_or(self.timeout) / 4
+    }
+
+    fn sees_silence(&mut self) -> bool {
+        self.was_silent |= self.last_heard.elapsed() > self.longest_silence();
+        self.was_silent
     }
 
     fn next_xid(&mut self) -> i32 {
@@ -382,6 +412,7 @@ impl Task {
             let mut reading = Reading(&message);
             let head = (|| Some((reading.int()?, reading.long()?, reading.int()?)))();
             let (xid, zxid, code) = head.ok_or_else(garbled)?;
+            self.sees_silence();
             self.last_heard = Instant::now();
             self.waiting_since = None;
             match xid {

@@ -1,0 +1,44 @@
+//! What a session may be trusted with after a silence, and what a lost request leaves.
+
+use std::time::Duration;
+
+use tenure_testkit::ZooKeeperServer as Server;
+
+use crate::requests::{busy, granted, lease, owner, request};
+use crate::tap::{CONNECT, CREATE, DELETE, Tap};
+use crate::{gone, open};
+
+/// The leader may be about to end the session, although its own server still takes requests. To connect is a sign of life.
+#[test]
+fn a_process_that_was_stopped_connects_again_before_it_asks() {
+    let tap = Tap::start(Server::shared().addr());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = open(&Server::url_at(tap.addr(), &Server::fresh_chroot())).await;
+        let first = owner();
+        granted(&store, &request("x", &first)).await;
+        store.release(&lease("x", &first), Duration::ZERO).await.unwrap();
+        tap.asked();
+        // As a stop of the whole process: nothing of it runs.
+        std::thread::sleep(Duration::from_millis(300));
+        granted(&store, &request("x", &owner())).await;
+        let asked = tap.asked();
+        let (by, _) = asked.iter().find(|(_, op)| *op == CREATE).unwrap();
+        assert!(asked.contains(&(*by, CONNECT)), "a node was made over the old connection: {asked:?}");
+    });
+}
+
+/// It stood in front of all who asked later, for as long as its process lived.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_for_a_busy_name_leaves_no_node() {
+    let (tap, chroot) = (Tap::start(Server::shared().addr()), Server::fresh_chroot());
+    let (direct, behind) = (open(&Server::shared().url(&chroot)).await, open(&Server::url_at(tap.addr(), &chroot)).await);
+    let held = owner();
+    granted(&direct, &request("x", &held)).await;
+    busy(&behind, &request("x", &owner())).await;
+    tap.lose_next(DELETE);
+    busy(&behind, &request("x", &owner())).await;
+    assert!(tap.has_lost());
+    direct.release(&lease("x", &held), Duration::ZERO).await.unwrap();
+    gone(&*direct, "x", "the node of the try is left").await;
+}
