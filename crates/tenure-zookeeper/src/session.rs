@@ -5,7 +5,7 @@
 //! keep the session.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::failure::Failed;
 use crate::link::{Host, Identity, Link, Undialled, garbled};
-use crate::wire::{Frame, Reading, XID_AUTH, XID_EVENT, XID_PING};
+use crate::wire::{Frame, Reading, XID_EVENT, XID_PING};
 
 /// Pause between two rounds of servers of which none answered.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Longest wait for a server that says nothing.
-const SILENT: Duration = Duration::from_secs(1);
+/// Longest wait for a server that says nothing, if the operation timeout is not longer.
+pub(crate) const SILENT: Duration = Duration::from_secs(1);
 
 /// An answer without an error.
 #[derive(Debug)]
@@ -70,6 +70,8 @@ enum Command {
 pub(crate) struct How {
     pub(crate) hosts: Vec<Host>,
     pub(crate) login: Option<(String, String)>,
+    /// Longest wait for a server that says nothing.
+    pub(crate) silent: Duration,
     /// The shortest timeout that the ensemble gives, when that is known.
     pub(crate) shortest: OnceLock<Duration>,
 }
@@ -89,7 +91,15 @@ pub(crate) struct Session {
 #[derive(Debug)]
 struct Shared {
     timeout: AtomicU64,
+    /// All servers were tried in vain.
+    is_adrift: AtomicBool,
     over: watch::Sender<bool>,
+}
+
+impl Shared {
+    fn new() -> Self {
+        Self { timeout: AtomicU64::new(0), is_adrift: AtomicBool::new(false), over: watch::Sender::new(false) }
+    }
 }
 
 impl Session {
@@ -111,7 +121,7 @@ impl Session {
             dial(&how, &mut identity, wanted, end, &mut at).await?
         };
         let (commands, received) = mpsc::unbounded_channel();
-        let shared = Arc::new(Shared { timeout: AtomicU64::new(millis(timeout)), over: watch::Sender::new(false) });
+        let shared = Arc::new(Shared { timeout: AtomicU64::new(millis(timeout)), ..Shared::new() });
         let task = Task { how, identity, at, shared: shared.clone(), received, made, timeout, ..Task::new() };
         runtime.spawn(task.run(link));
         Ok(Self { commands, shared, made, users: AtomicUsize::new(0), waiters: AtomicUsize::new(0) })
@@ -120,6 +130,11 @@ impl Session {
     /// The timeout in force.
     pub(crate) fn timeout(&self) -> Duration {
         Duration::from_millis(self.shared.timeout.load(Ordering::Acquire))
+    }
+
+    /// Whether a server takes its requests, as far as is known.
+    pub(crate) fn is_connected(&self) -> bool {
+        !self.shared.is_adrift.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -182,15 +197,9 @@ async fn dial(
     for left in (1..=how.hosts.len()).rev() {
         let now = Instant::now();
         let part = end.saturating_duration_since(now) / u32::try_from(left).unwrap_or(u32::MAX);
-        match Link::dial(&how.hosts[*at % how.hosts.len()], identity, timeout, now + part).await {
-            Ok((mut link, given)) => {
-                if let Some((user, password)) = &how.login {
-                    Frame::auth(user, password).write(XID_AUTH, link.output());
-                }
-                return Ok((link, given));
-            }
-            Err(Undialled::Expired) => return Err(Undialled::Expired),
-            Err(failed) => last = failed,
+        match Link::dial(&how.hosts[*at % how.hosts.len()], identity, timeout, how.login.as_ref(), now + part).await {
+            Err(Undialled::Failed(error)) => last = Undialled::Failed(error),
+            dialled => return dialled,
         }
         *at += 1;
     }
@@ -232,10 +241,10 @@ impl Task {
     fn new() -> Self {
         let now = Instant::now();
         Self {
-            how: Arc::new(How { hosts: Vec::new(), login: None, shortest: OnceLock::new() }),
+            how: Arc::new(How { hosts: Vec::new(), login: None, silent: SILENT, shortest: OnceLock::new() }),
             identity: Identity::default(),
             at: 0,
-            shared: Arc::new(Shared { timeout: AtomicU64::new(0), over: watch::Sender::new(false) }),
+            shared: Arc::new(Shared::new()),
             received: mpsc::unbounded_channel().1,
             made: Duration::ZERO,
             timeout: Duration::ZERO,
@@ -308,6 +317,7 @@ impl Task {
                 Ok((link, given)) => {
                     self.timeout = given;
                     self.shared.timeout.store(millis(given), Ordering::Release);
+                    self.shared.is_adrift.store(false, Ordering::Release);
                     (self.last_heard, self.last_sent) = (Instant::now(), Instant::now());
                     if let Some((_, done)) = self.retiming.take() {
                         let _ = done.send(());
@@ -315,8 +325,10 @@ impl Task {
                     return Some(link);
                 }
                 Err(Undialled::Expired) => return None,
+                Err(Undialled::Refused) => tracing::debug!("a server refuses the login"),
                 Err(Undialled::Failed(error)) => tracing::debug!(%error, "no server of the ensemble can be reached"),
             }
+            self.shared.is_adrift.store(true, Ordering::Release);
             if Instant::now() > give_up {
                 return None;
             }
@@ -331,11 +343,11 @@ impl Task {
                 return Ended::Retimed;
             }
             let ping_at = self.last_sent + self.ping_interval();
-            let give_up = self.waiting_since.map(|since| since + (self.timeout / 3).min(SILENT));
+            let give_up = self.waiting_since.map(|since| since + (self.timeout / 3).min(self.how.silent));
             tokio::select! {
                 biased;
                 turned = link.turn() => {
-                    if let Err(error) = turned.and_then(|()| self.receive(link)) {
+                    if let Err(error) = turned.and_then(|has_read| self.receive(link, has_read)) {
                         tracing::debug!(%error, "a connection to ZooKeeper has ended");
                         return Ended::Broken;
                     }
@@ -351,7 +363,7 @@ impl Task {
                     None => {
                         // The last requests are answered first.
                         let turned = tokio::time::timeout(SILENT, link.turn()).await;
-                        if turned.map_err(std::io::Error::from).flatten().and_then(|()| self.receive(link)).is_err() {
+                        if turned.map_err(std::io::Error::from).flatten().and_then(|has_read| self.receive(link, has_read)).is_err() {
                             return Ended::Unused;
                         }
                     }
@@ -407,7 +419,11 @@ impl Task {
     }
 
     /// Reads all whole messages.
-    fn receive(&mut self, link: &mut Link) -> std::io::Result<()> {
+    fn receive(&mut self, link: &mut Link, has_read: bool) -> std::io::Result<()> {
+        // A part of one is a sign of life as well.
+        if has_read && self.waiting_since.is_some() {
+            self.waiting_since = Some(Instant::now());
+        }
         while let Some(message) = link.take()? {
             let mut reading = Reading(&message);
             let head = (|| Some((reading.int()?, reading.long()?, reading.int()?)))();
@@ -418,8 +434,6 @@ impl Task {
             match xid {
                 XID_EVENT => self.event(&mut reading).ok_or_else(garbled)?,
                 XID_PING => {}
-                XID_AUTH if code == 0 => {}
-                XID_AUTH => return Err(std::io::Error::other("the login is refused")),
                 _ => self.reply(xid, zxid, code, reading.0)?,
             }
             if !self.sent.is_empty() {

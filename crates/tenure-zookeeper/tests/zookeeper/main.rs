@@ -4,8 +4,10 @@
 
 mod conformance;
 mod faults;
+mod raw;
 #[path = "../../../tenure-sql/tests/shared/requests.rs"]
 mod requests;
+mod rights;
 mod settings;
 mod silence;
 mod tap;

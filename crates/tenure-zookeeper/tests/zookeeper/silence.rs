@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tenure_testkit::ZooKeeperServer as Server;
+use tenure::store::{AcquireReply, RenewReply};
+use tenure_testkit::{Proxy, ZooKeeperServer as Server};
+use tokio::time::timeout;
 
 use crate::requests::{busy, granted, lease, owner, request};
 use crate::tap::{CONNECT, CREATE, DELETE, Tap};
@@ -41,4 +43,47 @@ async fn a_try_for_a_busy_name_leaves_no_node() {
     assert!(tap.has_lost());
     direct.release(&lease("x", &held), Duration::ZERO).await.unwrap();
     gone(&*direct, "x", "the node of the try is left").await;
+}
+
+/// Nothing of it can be left in a session that has ended.
+#[test]
+fn the_first_call_after_the_session_has_ended_is_done() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = open(&(Server::shared().url(&Server::fresh_chroot()) + "?timeout=1s")).await;
+        let short = |owner| request("x", owner).with_ttl(Duration::from_millis(400));
+        let first = owner();
+        granted(&store, &short(&first)).await;
+        store.release(&short(&first).lease(), Duration::ZERO).await.unwrap();
+        std::thread::sleep(Duration::from_millis(1_300));
+        granted(&store, &short(&owner())).await;
+    });
+}
+
+/// They refuse a client that has seen more than they know. For a session of its own, nothing is in the way.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_have_lost_their_data_give_locks_at_once() {
+    let tap = Tap::start(Server::shared().addr());
+    let store = open(&Server::url_at(tap.addr(), &Server::fresh_chroot())).await;
+    let first = owner();
+    granted(&store, &request("x", &first)).await;
+    store.release(&lease("x", &first), Duration::ZERO).await.unwrap();
+    tap.forget_sessions();
+    let granted = async {
+        while !matches!(store.acquire(&request("x", &owner())).await, Ok(AcquireReply::Granted(_))) {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(5), granted).await.expect("it goes on with the session that nobody knows");
+}
+
+/// Its own timeout is longer than the one by default.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_answer_is_awaited_for_the_operation_timeout() {
+    let proxy = Proxy::start_opaque(Server::shared().addr());
+    let store = open(&(Server::url_at(proxy.addr(), &Server::fresh_chroot()) + "?timeout=6s")).await;
+    let held = owner();
+    granted(&store, &request("x", &held)).await;
+    proxy.delay(Duration::from_millis(550));
+    assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
 }
