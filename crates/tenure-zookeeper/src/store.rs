@@ -124,7 +124,7 @@ impl ZooKeeperStore {
         holder.with_ttl(left).with_age(age).with_fence(fence)
     }
 
-    /// What is below each of these paths. Nothing, where it is closed to us.
+    /// The names below each of these paths; none if it is closed to us.
     async fn below(&self, paths: &[String], end: Instant) -> Result<Vec<Vec<String>>, Error> {
         let root = &self.0.root;
         let full = |path: &String| if root.is_empty() && path.is_empty() { "/".to_owned() } else { format!("{root}{path}") };
@@ -168,19 +168,8 @@ impl ZooKeeperStore {
         let Self(inner) = self;
         let (parent, (sender, notices)) = (inner.path(name)?, mpsc::unbounded_channel());
         let path = parent.as_str();
-        let arm = |session: Arc<Session>| async move {
-            match session.ask(Frame::list(path, true)).await {
-                Err(Failed::Code(NO_NODE)) => Ok(None),
-                listed => Ok(listed?.watch),
-            }
-        };
-        let mut armed = inner.reading(end, arm).await?;
-        if armed.is_none() {
-            let session = inner.sessions.any(end).await?;
-            inner.make_parents(&session, &parent).await?;
-            armed = inner.reading(end, arm).await?;
-        }
-        let (store, parent) = (Arc::downgrade(inner), parent.clone());
+        let mut armed = inner.reading(end, |session| async move { watch_of(&session, path).await }).await?;
+        let store = Arc::downgrade(inner);
         tokio::spawn(async move {
             loop {
                 match armed.take() {
@@ -192,7 +181,7 @@ impl ZooKeeperStore {
                 }
                 let Some(store) = store.upgrade() else { return };
                 if let Ok(session) = store.sessions.any(Instant::now() + CALL).await {
-                    armed = session.ask(Frame::list(&parent, true)).await.ok().and_then(|listed| listed.watch);
+                    armed = watch_of(&session, &parent).await.ok().flatten();
                 }
                 if sender.send(Notice::Changed).is_err() {
                     return;
@@ -200,6 +189,20 @@ impl ZooKeeperStore {
             }
         });
         Ok(received(notices))
+    }
+}
+
+/// Watches the nodes of a name, or a name that has none yet.
+async fn watch_of(session: &Session, parent: &str) -> Result<Option<oneshot::Receiver<()>>, Failed> {
+    loop {
+        match session.ask(Frame::list(parent, true)).await {
+            Err(Failed::Code(NO_NODE)) => {}
+            listed => return Ok(listed?.watch),
+        }
+        let missing = session.ask(Frame::exists(parent)).await?;
+        if missing.body.is_empty() {
+            return Ok(missing.watch);
+        }
     }
 }
 

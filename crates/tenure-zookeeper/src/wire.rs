@@ -2,6 +2,7 @@
 
 pub(crate) const CREATE: i32 = 1;
 pub(crate) const DELETE: i32 = 2;
+pub(crate) const EXISTS: i32 = 3;
 pub(crate) const GET_DATA: i32 = 4;
 pub(crate) const SET_DATA: i32 = 5;
 pub(crate) const PING: i32 = 11;
@@ -86,6 +87,11 @@ impl Frame {
 
     pub(crate) fn get_data(path: &str, watches: bool) -> Self {
         Self::new(GET_DATA).path(path).flag(watches).watching(path, watches)
+    }
+
+    /// Watches a path at which nothing is. The answer is empty then.
+    pub(crate) fn exists(path: &str) -> Self {
+        Self::new(EXISTS).path(path).flag(true).watching(path, true)
     }
 
     pub(crate) fn list(path: &str, watches: bool) -> Self {

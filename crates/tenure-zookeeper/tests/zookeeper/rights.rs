@@ -1,4 +1,4 @@
-//! What servers allow a client, and what of it they take away.
+//! Rights that servers give a client, and take away.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ async fn a_renewal_that_is_refused_is_no_loss() {
 
 /// It was a broken connection, which is tried again for ever.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_login_that_is_refused_is_told() {
+async fn a_refused_login_is_an_error_of_its_own() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     tokio::spawn(async move {

@@ -1,13 +1,14 @@
-//! What a session may be trusted with after a silence, and what a lost request leaves.
+//! Sessions after a silence, and requests that are lost.
 
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use tenure::store::{AcquireReply, RenewReply};
 use tenure_testkit::{Proxy, ZooKeeperServer as Server};
 use tokio::time::timeout;
 
 use crate::requests::{busy, granted, lease, owner, request};
-use crate::tap::{CONNECT, CREATE, DELETE, Tap};
+use crate::tap::{CONNECT, CREATE, CREATE_CONTAINER, DELETE, Tap};
 use crate::{gone, open};
 
 /// The leader may be about to end the session, although its own server still takes requests. To connect is a sign of life.
@@ -86,4 +87,20 @@ async fn a_slow_answer_is_awaited_for_the_operation_timeout() {
     granted(&store, &request("x", &held)).await;
     proxy.delay(Duration::from_millis(550));
     assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+}
+
+/// Servers keep a container for ever that never had a child.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_of_an_unused_name_makes_no_node() {
+    let (tap, chroot) = (Tap::start(Server::shared().addr()), Server::fresh_chroot());
+    let (direct, behind) = (open(&Server::shared().url(&chroot)).await, open(&Server::url_at(tap.addr(), &chroot)).await);
+    let mut notices = behind.watch(&request("x", &owner())).await.unwrap();
+    let made: Vec<_> = tap.asked().into_iter().filter(|(_, op)| [CREATE, CREATE_CONTAINER].contains(op)).collect();
+    assert_eq!(made, []);
+    for used in ["first", "again"] {
+        let held = owner();
+        granted(&direct, &request("x", &held)).await;
+        timeout(Duration::from_secs(5), notices.next()).await.unwrap_or_else(|_| panic!("no notice: {used}")).unwrap();
+        direct.release(&lease("x", &held), Duration::ZERO).await.unwrap();
+    }
 }

@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 pub(crate) const CONNECT: i32 = 0;
 pub(crate) const CREATE: i32 = 1;
 pub(crate) const DELETE: i32 = 2;
+pub(crate) const CREATE_CONTAINER: i32 = 19;
 
 /// A tap. It runs on a thread of its own, so that a test may block its own.
 pub(crate) struct Tap {
