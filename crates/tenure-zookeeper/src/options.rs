@@ -32,7 +32,7 @@ const FIRST_CONTACT: Duration = Duration::from_secs(5);
 /// |---|---|---|
 /// | `prefix=locks` | a path below the chroot: a name `a/b` is at `/chroot/locks/a/b` | none |
 /// | `acl=creator` | `open`: everybody may use the nodes; `creator`: only those who log in as this user | `open` |
-/// | `timeout=500ms` | operation timeout: how long one call may take | a sixth of the ttl, at most 1 s |
+/// | `timeout=500ms` | operation timeout: how long one call may take, and a server be silent | a sixth of the ttl, at most 1 s |
 /// | `poll_interval=50ms` | how often a waiter polls that nobody notifies | 1 s |
 ///
 /// The user logs in by the scheme `digest`. Its password crosses the network as it is: the store has no TLS.
