@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::entry::{Command, Entry, Phase, shown_ttl};
-use crate::failure::{Failed, NO_NODE, no_answer};
+use crate::failure::{Failed, NO_NODE, no_answer, too_long};
 use crate::inner::{Inner, holder_of};
 use crate::nodes::{Child, Data, node};
 use crate::queue::{Status, Watch};
@@ -45,10 +45,10 @@ enum Node {
     Known(String),
 }
 
-/// Where the node stood, and the last change of the queue by then.
+/// Where the node stood, and the last change by then that may have served it.
 struct Seen {
     status: Status,
-    pzxid: i64,
+    zxid: i64,
     first: Option<Child>,
     /// One in front of it has the same owner token.
     is_second: bool,
@@ -132,6 +132,10 @@ impl Actor {
             Ok(_) => false,
             Err(error) => !error.is_transient() || !request.generated,
         };
+        if is_first && self.entry.session().is_over() && answer.as_ref().is_err_and(Error::is_transient) {
+            // Nothing is left of it. Without an answer it is asked again, in another session.
+            return false;
+        }
         let is_heard = reply.send(answer).is_ok();
         // Nobody else knows of a node that was made in vain. A supplied token is not asked for again.
         !is_first || (is_heard && !failed_for_good)
@@ -186,7 +190,7 @@ impl Actor {
             let seen = self.read(&listed.map_err(not_done)?, request.generated).await.map_err(not_done)?;
             let is_fresh = is_fresh && self.known().as_ref() == Some(&mine);
             return match seen.status {
-                Status::Holds if !seen.is_second => self.granted(request, seen.pzxid, is_fresh).await,
+                Status::Holds if !seen.is_second => self.granted(request, seen.zxid, is_fresh).await,
                 Status::Gone => {
                     self.node = Node::None;
                     continue;
@@ -198,8 +202,10 @@ impl Actor {
                 }
                 Status::Holds | Status::Waits { .. } if request.enqueue == Enqueue::No => {
                     let first = seen.first;
-                    let ((), busy) = tokio::join!(self.delete_known(&mine), holder(&self.entry, first.as_ref()));
-                    self.node = Node::None;
+                    let (is_deleted, busy) = tokio::join!(self.delete_known(&mine), holder(&self.entry, first.as_ref()));
+                    if is_deleted {
+                        self.node = Node::None;
+                    }
                     self.entry.end();
                     Ok(AcquireReply::Busy(Busy::new(self.store()?.poll_interval).with_holder(busy)))
                 }
@@ -274,26 +280,29 @@ impl Actor {
     }
 
     /// The name was found free. If that was just written and is for long enough, it is granted.
-    async fn granted(&mut self, request: &Request, pzxid: i64, is_fresh: bool) -> Result<AcquireReply, Error> {
+    async fn granted(&mut self, request: &Request, zxid: i64, is_fresh: bool) -> Result<AcquireReply, Error> {
         let store = self.store()?;
         {
             let mut state = self.entry.state();
-            (state.fence, state.phase) = (fence(pzxid), Phase::Served);
+            (state.fence, state.phase) = (fence(zxid), Phase::Served);
         }
         if !is_fresh || self.entry.session().timeout() < store.sessions.needed(request.ttl) {
             return self.confirm(request, true).await;
         }
-        Ok(self.hold(request, &store))
+        self.hold(request, &store)
     }
 
-    fn hold(&self, request: &Request, store: &Inner) -> AcquireReply {
-        let ttl = store.sessions.kept(self.entry.session(), request.ttl);
+    fn hold(&self, request: &Request, store: &Inner) -> Result<AcquireReply, Error> {
+        // Another server may give less than the one that was asked for its limits.
+        if !store.sessions.keeps(self.entry.session(), request.ttl) {
+            return Err(too_long(self.entry.session().timeout().saturating_sub(store.sessions.slack())));
+        }
         self.entry.state().share = request.share;
-        if !self.entry.confirm(ttl) {
-            return AcquireReply::Busy(Busy::new(store.poll_interval));
+        if !self.entry.confirm(request.ttl) {
+            return Ok(AcquireReply::Busy(Busy::new(store.poll_interval)));
         }
         let fence = self.entry.state().fence;
-        AcquireReply::Granted(Grant::new(fence, ttl))
+        Ok(AcquireReply::Granted(Grant::new(fence, request.ttl)))
     }
 
     /// Grants again what it has. The server has to write for that: a server that is cut off from the others still reads.
@@ -304,10 +313,8 @@ impl Actor {
         let path = self.entry.path_of(&mine);
         let is_shown = self.entry.state().written >= request.ttl;
         let answer = if keeps_fence && is_shown {
-            self.ask(Frame::check_all([path.as_str()])).await.and_then(|reply| {
-                let is_there = Reading(&reply.body).is_done().ok_or(Failed::Garbled)?;
-                if is_there { Ok(None) } else { Err(Failed::Code(NO_NODE)) }
-            })
+            let checked = self.ask(Frame::check_all([path.as_str()])).await;
+            checked.and_then(|reply| Failed::of_transaction(&reply.body)).map(|()| None)
         } else {
             let data = Data { owner: request.owner.clone(), share: request.share, ttl: request.ttl }.write();
             let written = self.ask(Frame::set_data(&path, &data)).await;
@@ -319,7 +326,7 @@ impl Actor {
                     let mut state = self.entry.state();
                     (state.fence, state.written) = (fence(zxid), request.ttl);
                 }
-                Ok(self.hold(request, &store))
+                self.hold(request, &store)
             }
             Err(Failed::Code(NO_NODE)) => {
                 self.entry.end();
@@ -329,9 +336,9 @@ impl Actor {
         }
     }
 
-    async fn delete_known(&self, mine: &str) {
-        // If it fails, the task deletes it when it ends.
-        let _ = self.ask(Frame::delete(&self.entry.path_of(mine))).await;
+    /// Returns whether it is gone. If not, the task deletes it when it ends.
+    async fn delete_known(&self, mine: &str) -> bool {
+        matches!(self.ask(Frame::delete(&self.entry.path_of(mine))).await, Ok(_) | Err(Failed::Code(NO_NODE)))
     }
 
     async fn ask(&self, frame: Frame) -> Result<Reply, Failed> {
@@ -353,6 +360,13 @@ async fn fired(watch: &mut Option<(Watch, oneshot::Receiver<()>)>) {
 
 fn fence(zxid: i64) -> Option<Fence> {
     Fence::from_token(zxid.cast_unsigned())
+}
+
+/// The transaction that wrote the data of an answer.
+fn written_at(reply: &Reply) -> Option<i64> {
+    let mut reading = Reading(&reply.body);
+    reading.bytes()?;
+    Some(reading.stat()?.mzxid)
 }
 
 pub(crate) fn data_of(reply: &Reply) -> Option<Data> {

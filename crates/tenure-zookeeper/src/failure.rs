@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tenure::{Error, ErrorKind};
+use tenure::{Error, ErrorKind, format_duration};
+
+use crate::wire::Reading;
 
 pub(crate) const NO_NODE: i32 = -101;
 pub(crate) const NODE_EXISTS: i32 = -110;
@@ -10,7 +12,7 @@ pub(crate) const UNIMPLEMENTED: i32 = -6;
 pub(crate) const NO_AUTH: i32 = -102;
 const NO_CHILDREN: i32 = -108;
 const INVALID_ACL: i32 = -114;
-const AUTH_FAILED: i32 = -115;
+pub(crate) const AUTH_FAILED: i32 = -115;
 const BAD_ARGUMENTS: i32 = -8;
 const SESSION_EXPIRED: i32 = -112;
 const SESSION_MOVED: i32 = -118;
@@ -36,6 +38,12 @@ impl Failed {
             SESSION_EXPIRED => Some(Self::Over),
             code => Some(Self::Code(code)),
         }
+    }
+
+    /// Reads whether a transaction was done.
+    pub(crate) fn of_transaction(answer: &[u8]) -> Result<(), Self> {
+        let code = Reading(answer).code().ok_or(Self::Garbled)?;
+        Self::of(code).map_or(Ok(()), Err)
     }
 
     /// Whether the server has this session at another place by now.
@@ -70,6 +78,12 @@ fn answered(code: i32) -> Error {
         BAD_ARGUMENTS => Error::invalid("ZooKeeper takes no such path").with_hint("use plain characters in the name"),
         code => Error::unavailable(format!("ZooKeeper answered with the code {code}")),
     }
+}
+
+/// No session can keep a lease for that long.
+pub(crate) fn too_long(longest: Duration) -> Error {
+    let what = format!("the ensemble keeps a lease for at most {}", format_duration(longest));
+    Error::new(ErrorKind::Unsupported, what).with_hint("use a shorter ttl, or raise maxSessionTimeout of the servers")
 }
 
 /// Nothing came within the limit.

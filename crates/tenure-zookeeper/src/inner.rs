@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::actor::data_of;
 use crate::entry::{Entry, Slot};
-use crate::failure::{Failed, NO_NODE, NODE_EXISTS, UNIMPLEMENTED};
+use crate::failure::{Failed, NO_AUTH, NO_NODE, NODE_EXISTS, UNIMPLEMENTED};
 use crate::nodes::{Child, Data, checked, in_order, stranger};
 use crate::session::{Session, answer};
 use crate::sessions::Sessions;
@@ -39,7 +39,7 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Inner {
     pub(crate) fn path(&self, name: &Name) -> Result<String, Error> {
-        checked(name.as_str(), name)?;
+        checked(name.as_str(), name, self.root.is_empty())?;
         Ok(format!("{}/{name}", self.root))
     }
 
@@ -116,6 +116,8 @@ impl Inner {
         for (child, mut pending) in children.into_iter().zip(pending) {
             match answer(&mut pending).await {
                 Ok(reply) => read.push((child, data_of(&reply))),
+                // It is there, whatever it says of itself.
+                Err(Failed::Code(NO_AUTH)) => read.push((child, None)),
                 Err(Failed::Code(NO_NODE)) => {}
                 Err(failed) => return Err(failed),
             }

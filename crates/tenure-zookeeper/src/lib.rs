@@ -14,11 +14,14 @@
 //! - Waiters are served in the order of their nodes. Each watches the one in front of it alone.
 //! - A later exclusive holder has a larger fence. It is a transaction number of the ensemble (`zxid`).
 //! - A lease ends with its process, because its node is ephemeral. The ensemble keeps the node for the
-//!   ttl and up to two of its ticks.
+//!   ttl and up to three of its ticks.
 //!
 //! # Limits
 //! - A server gives sessions a shortest and a longest timeout, by default 2 and 20 ticks: 4 s and 40 s.
-//!   A shorter ttl is refused. A longer one is granted for the longest, less a tick.
+//!   A shorter ttl is refused, and so is one above the longest, less a tick.
+//! - The runtime in which a store was opened serves its sessions. While nobody drives it, calls from
+//!   other runtimes fail. When it has ended, they go on.
+//! - The password crosses the network as it is, and there is no TLS.
 //! - No other process can renew or adopt a lease, and no name stays taken after its release.
 
 // Examples are code that users copy: they compile without a warning, but for a value that an example only shows.

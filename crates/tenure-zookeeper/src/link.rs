@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, timeout_at};
 
-use crate::wire::{Connected, connect};
+use crate::wire::{Connected, Frame, Reading, XID_AUTH, connect};
 
 /// A message may not be longer. Servers refuse more than 1 MiB by default.
 const LONGEST: usize = 64 << 20;
@@ -34,6 +34,8 @@ pub(crate) struct Identity {
 pub(crate) enum Undialled {
     /// The ensemble has ended the session.
     Expired,
+    /// A server refuses the login.
+    Refused,
     Failed(io::Error),
 }
 
@@ -51,18 +53,25 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Connects to a server, for a session of its own if `identity` has none. Returns the timeout that the server gives it.
+    /// Connects to a server, for a session of its own if `identity` has none, and logs in. Returns the timeout that the server
+    /// gives it.
     pub(crate) async fn dial(
         host: &Host,
         identity: &mut Identity,
         timeout: Duration,
+        login: Option<&(String, String)>,
         end: Instant,
     ) -> Result<(Self, Duration), Undialled> {
         let late = |_| Undialled::Failed(io::Error::new(io::ErrorKind::TimedOut, "it does not answer in time"));
-        timeout_at(end, Self::shake_hands(host, identity, timeout)).await.unwrap_or_else(|elapsed| Err(late(elapsed)))
+        timeout_at(end, Self::shake_hands(host, identity, timeout, login)).await.unwrap_or_else(|elapsed| Err(late(elapsed)))
     }
 
-    async fn shake_hands(host: &Host, identity: &mut Identity, timeout: Duration) -> Result<(Self, Duration), Undialled> {
+    async fn shake_hands(
+        host: &Host,
+        identity: &mut Identity,
+        timeout: Duration,
+        login: Option<&(String, String)>,
+    ) -> Result<(Self, Duration), Undialled> {
         let stream = TcpStream::connect((host.name.as_str(), host.port)).await?;
         stream.set_nodelay(true)?;
         let (reader, writer) = stream.into_split();
@@ -71,20 +80,21 @@ impl Link {
         let password = if identity.session == 0 { &nobody } else { &*identity.password };
         let output = connect(identity.seen, millis, identity.session, password);
         let mut link = Self { reader, writer, input: Vec::new(), output };
-        while !link.output.is_empty() {
-            link.write().await?;
-        }
-        let answer = loop {
-            if let Some(answer) = link.take()? {
-                break answer;
-            }
-            link.read().await?;
-        };
+        let answer = link.exchange().await?;
         let connected = Connected::read(&answer).ok_or_else(garbled)?;
         let (Ok(given), true) = (u64::try_from(connected.timeout), connected.timeout > 0 && connected.session != 0) else {
             return Err(Undialled::Expired);
         };
         (identity.session, identity.password) = (connected.session, connected.password);
+        if let Some((user, password)) = login {
+            Frame::auth(user, password).write(XID_AUTH, &mut link.output);
+            let answer = link.exchange().await?;
+            let mut reading = Reading(&answer);
+            let code = (|| Some((reading.int()?, reading.long()?, reading.int()?)))().ok_or_else(garbled)?.2;
+            if code != 0 {
+                return Err(Undialled::Refused);
+            }
+        }
         Ok((link, Duration::from_millis(given)))
     }
 
@@ -92,8 +102,21 @@ impl Link {
         &mut self.output
     }
 
-    /// Does what can be done first: write a part of the output, or read a part of the input.
-    pub(crate) async fn turn(&mut self) -> io::Result<()> {
+    /// Writes all output, and reads one message.
+    async fn exchange(&mut self) -> io::Result<Vec<u8>> {
+        while !self.output.is_empty() {
+            self.write().await?;
+        }
+        loop {
+            if let Some(answer) = self.take()? {
+                return Ok(answer);
+            }
+            self.read().await?;
+        }
+    }
+
+    /// Does what can be done first: write a part of the output, or read a part of the input. Returns whether it has read.
+    pub(crate) async fn turn(&mut self) -> io::Result<bool> {
         let Self { reader, writer, input, output } = self;
         tokio::select! {
             written = writer.write(output), if !output.is_empty() => {
@@ -102,12 +125,13 @@ impl Link {
                     return Err(io::ErrorKind::WriteZero.into());
                 }
                 output.drain(..written);
+                Ok(false)
             }
-            read = reader.read_buf(input) => if read? == 0 {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server has closed the connection"));
+            read = reader.read_buf(input) => match read? {
+                0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server has closed the connection")),
+                _ => Ok(true),
             },
         }
-        Ok(())
     }
 
     async fn write(&mut self) -> io::Result<()> {

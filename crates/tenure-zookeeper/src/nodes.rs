@@ -27,7 +27,9 @@ impl Child {
     pub(crate) fn read(name: &str) -> Option<Self> {
         let (at, kind) = KINDS.iter().filter_map(|kind| Some((name.rfind(kind)?, *kind))).max()?;
         let digits = &name[at + kind.len()..];
-        if digits.strip_prefix('-').unwrap_or(digits).len() != 10 {
+        // At least ten characters, with the sign.
+        let is_number = digits.len() == 10 || (digits.len() == 11 && digits.starts_with("-1") | digits.starts_with("-2"));
+        if !is_number {
             return None;
         }
         let share = match kind {
@@ -102,8 +104,8 @@ pub(crate) fn stranger(child: &Child) -> Owner {
     Owner::from_bytes(child.name.as_bytes())
 }
 
-/// Checks that a path below the root is one for ZooKeeper, and none of a lock node.
-pub(crate) fn check_path(path: &str, what: &str) -> Result<(), Error> {
+/// Checks that a path is one for ZooKeeper, and none of a lock node. `is_top`: it begins at the top of the tree.
+pub(crate) fn check_path(path: &str, what: &str, is_top: bool) -> Result<(), Error> {
     let bad = |why: String| Error::invalid(format!("{what} {path:?} is no path of ZooKeeper: {why}"));
     for part in path.split('/') {
         if part.is_empty() {
@@ -122,14 +124,16 @@ pub(crate) fn check_path(path: &str, what: &str) -> Result<(), Error> {
         return Err(bad(format!("it has the character U+{:04X}", u32::from(bad_one)))
             .with_hint("use characters below U+D800, and no control characters"));
     }
-    if path == "zookeeper" || path.starts_with("zookeeper/") {
+    if is_top && (path == "zookeeper" || path.starts_with("zookeeper/")) {
         return Err(bad("/zookeeper is its own".into()).with_hint("use another name, a prefix= or a chroot"));
     }
     Ok(())
 }
 
-pub(crate) fn checked(path: &str, name: &Name) -> Result<(), Error> {
-    check_path(path, "the lock name").map(drop).map_err(|error| if path == name.as_str() { error } else { error.context(name) })
+pub(crate) fn checked(path: &str, name: &Name, is_top: bool) -> Result<(), Error> {
+    check_path(path, "the lock name", is_top)
+        .map(drop)
+        .map_err(|error| if path == name.as_str() { error } else { error.context(name) })
 }
 
 #[cfg(test)]
@@ -146,7 +150,21 @@ mod tests {
         }
         let theirs = ["lock-0000000003", "_c_x-lock-0000000003", "0a1b__lock__0000000003", "n_2-lock-0000000003"];
         assert!(theirs.iter().all(|name| Child::read(name).unwrap().share == Share::MUTEX));
-        for other in ["lock-3", "door", "lock-", "x-lock-00000000031", "leases", "é__READ__000000000x"] {
+        // The server writes ten characters at least, and counts the sign.
+        for (name, sequence) in [("lock--000000001", -1), ("lock--999999999", -999_999_999), ("lock--1000000000", -1_000_000_000)]
+        {
+            assert_eq!(Child::read(name).unwrap().sequence, sequence);
+        }
+        for other in [
+            "lock--00000001",
+            "lock--0000000001",
+            "lock-3",
+            "door",
+            "lock-",
+            "x-lock-00000000031",
+            "leases",
+            "é__READ__000000000x",
+        ] {
             assert_eq!(Child::read(other), None, "{other}");
         }
     }
@@ -181,11 +199,12 @@ mod tests {
             ("zookeeper/x", "its own"),
         ];
         for (name, why) in table {
-            let error = check_path(name, "the lock name").unwrap_err().to_string();
+            let error = check_path(name, "the lock name", true).unwrap_err().to_string();
             assert!(error.contains(why) && error.contains(name.split('/').next().unwrap_or_default()), "{error}");
         }
         for good in ["a", "a/b", " ", "...", "заказ/42", "zookeepers", "x/zookeeper"] {
-            check_path(good, "the lock name").unwrap();
+            check_path(good, "the lock name", true).unwrap();
         }
+        check_path("zookeeper", "the lock name", false).unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::inner::Inner;
 use crate::link::Host;
 use crate::nodes::check_path;
+use crate::session::{How, SILENT};
 use crate::sessions::Sessions;
 use crate::store::ZooKeeperStore;
 use crate::wire::Acl;
@@ -31,10 +32,10 @@ const FIRST_CONTACT: Duration = Duration::from_secs(5);
 /// |---|---|---|
 /// | `prefix=locks` | a path below the chroot: a name `a/b` is at `/chroot/locks/a/b` | none |
 /// | `acl=creator` | `open`: everybody may use the nodes; `creator`: only those who log in as this user | `open` |
-/// | `timeout=500ms` | operation timeout: how long one call may take | a sixth of the ttl, at most 1 s |
+/// | `timeout=500ms` | operation timeout: how long one call may take, and a server be silent | a sixth of the ttl, at most 1 s |
 /// | `poll_interval=50ms` | how often a waiter polls that nobody notifies | 1 s |
 ///
-/// The user logs in by the scheme `digest`.
+/// The user logs in by the scheme `digest`. Its password crosses the network as it is: the store has no TLS.
 #[derive(Clone)]
 pub struct Options {
     hosts: Vec<Host>,
@@ -63,7 +64,10 @@ impl Options {
         let (login, hosts) = authority.rsplit_once('@').map_or((None, authority), |(login, hosts)| (Some(login), hosts));
         // They may be the rest of a password, which no message shows.
         if login.is_some_and(|login| login.contains('@')) || chroot.contains('@') || parameters.contains('@') {
-            return Err(unescaped());
+            return Err(unescaped('@'));
+        }
+        if address.contains('#') || parameters.contains('#') {
+            return Err(unescaped('#'));
         }
         let (username, password) = login.map_or((None, None), |login| match login.split_once(':') {
             Some((username, password)) => (Some(username), Some(password)),
@@ -73,7 +77,7 @@ impl Options {
             hosts: hosts.split(',').map(host).collect::<Result<_, _>>()?,
             username: username.filter(|username| !username.is_empty()).map(|text| decoded("the user", text)).transpose()?,
             password: password.map(|text| decoded("the password", text)).transpose()?,
-            chroot: path("the chroot", &decoded("the chroot", chroot)?)?,
+            chroot: path("the chroot", &decoded("the chroot", chroot)?, true)?,
             prefix: String::new(),
             acl: Acl::Open,
             timeout: None,
@@ -99,7 +103,7 @@ impl Options {
         match key {
             "timeout" => self.timeout = Some(positive(key, value)?),
             "poll_interval" => self.poll_interval = positive(key, value)?,
-            "prefix" => self.prefix = path("the prefix", value)?,
+            "prefix" => self.prefix = path("the prefix", value, self.chroot.is_empty())?,
             _ => {
                 self.acl = match value {
                     "open" => Acl::Open,
@@ -132,14 +136,18 @@ impl Options {
     ///
     /// # Errors
     /// [`Unreachable`](tenure::ErrorKind::Unreachable) if no server answers within 5 s, or all refuse the
-    /// connection. [`Invalid`](tenure::ErrorKind::Invalid) if `acl=creator` has no user and password.
+    /// connection. [`Refused`](tenure::ErrorKind::Refused) if they refuse the login.
+    /// [`Invalid`](tenure::ErrorKind::Invalid) if a user has no password, or `acl=creator` has neither.
     pub async fn open(self) -> Result<ZooKeeperStore, Error> {
         let shown = self.to_string();
         if self.acl == Acl::Creator && (self.username.is_none() || self.password.is_none()) {
             return Err(Error::invalid("acl=creator needs a user and a password").with_hint("give both, or use acl=open"));
         }
+        check_login(self.username.as_deref(), self.password.as_deref())?;
         let login = self.username.zip(self.password);
-        let sessions = Sessions::open(self.hosts, login, shown.clone(), Instant::now() + FIRST_CONTACT).await?;
+        let how =
+            How { hosts: self.hosts, login, silent: self.timeout.unwrap_or_default().max(SILENT), shortest: OnceLock::new() };
+        let sessions = Sessions::open(how, shown.clone(), Instant::now() + FIRST_CONTACT).await?;
         Ok(ZooKeeperStore(Arc::new(Inner {
             sessions,
             root: self.chroot + &self.prefix,
@@ -162,9 +170,22 @@ impl Options {
     }
 }
 
-fn unescaped() -> Error {
-    Error::invalid("the store URL cannot be read: it has an @ too many")
+fn unescaped(sign: char) -> Error {
+    Error::invalid(format!("the store URL cannot be read: it has one {sign} too many"))
         .with_hint("in the user and the password, write @ as %40, ? as %3F, / as %2F and # as %23")
+}
+
+/// Refuses what would log in as nobody, or as another.
+fn check_login(username: Option<&str>, password: Option<&str>) -> Result<(), Error> {
+    let hint = "give both, or none of them";
+    match (username, password) {
+        (Some(_), None) => Err(Error::invalid("the store URL has a user and no password").with_hint(hint)),
+        (None, Some(_)) => Err(Error::invalid("the store URL has a password and no user").with_hint(hint)),
+        (Some(username), _) if username.contains(':') => {
+            Err(Error::invalid("the user has a colon, and the digest scheme ends it there").with_hint("use another user"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn decoded(what: &str, text: &str) -> Result<String, Error> {
@@ -173,13 +194,13 @@ fn decoded(what: &str, text: &str) -> Result<String, Error> {
 }
 
 /// A path with a / in front, or nothing.
-fn path(what: &str, text: &str) -> Result<String, Error> {
+fn path(what: &str, text: &str, is_top: bool) -> Result<String, Error> {
     let text = text.strip_prefix('/').unwrap_or(text);
     let text = text.strip_suffix('/').unwrap_or(text);
     if text.is_empty() {
         return Ok(String::new());
     }
-    check_path(text, what)?;
+    check_path(text, what, is_top)?;
     Ok(format!("/{text}"))
 }
 
@@ -194,7 +215,7 @@ fn host(text: &str) -> Result<Host, Error> {
         return Err(bad("is empty"));
     }
     let port = match port.strip_prefix(':') {
-        Some(port) => port.parse().map_err(|_| bad("has no port behind its colon"))?,
+        Some(port) => port.parse().ok().filter(|port| *port != 0).ok_or_else(|| bad("has no port behind its colon"))?,
         None if port.is_empty() => PORT,
         None => return Err(bad("goes on behind its ]")),
     };
@@ -240,6 +261,18 @@ mod tests {
     }
 
     #[test]
+    fn a_login_is_of_a_user_and_a_password() {
+        check_login(None, None).unwrap();
+        check_login(Some("me"), Some("secret")).unwrap();
+        for (login, why) in
+            [((Some("me"), None), "no password"), ((None, Some("x")), "no user"), ((Some("a:b"), Some("c")), "colon")]
+        {
+            let error = check_login(login.0, login.1).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
     fn bad_urls_say_why() {
         let table = [
             ("redis://a", "none of ZooKeeper"),
@@ -254,8 +287,13 @@ mod tests {
             ("zookeeper://a?acl=all", "acl=all"),
             ("zookeeper://a?prefix=a//b", "the prefix"),
             ("zookeeper://a/b/../c", "the chroot"),
-            ("zookeeper://me:p@ss@a", "an @ too many"),
-            ("zookeeper://me:p/ss@a", "an @ too many"),
+            ("zookeeper://a:0", "no port"),
+            ("zookeeper://a/app#x", "# too many"),
+            ("zookeeper://a?prefix=a#x", "# too many"),
+            ("zookeeper://a/zookeeper", "its own"),
+            ("zookeeper://a?prefix=zookeeper", "its own"),
+            ("zookeeper://me:p@ss@a", "@ too many"),
+            ("zookeeper://me:p/ss@a", "@ too many"),
         ];
         for (url, why) in table {
             let error = Options::parse(url).unwrap_err();

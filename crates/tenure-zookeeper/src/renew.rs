@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tenure::store::RenewReply;
-use tenure::{Error, ErrorKind, Lease, format_duration};
+use tenure::{Error, Lease};
 use tokio::time::{Instant, timeout_at};
 
 use crate::entry::{Entry, Slot};
-use crate::failure::{Failed, NO_NODE, no_answer};
+use crate::failure::{Failed, NO_NODE, no_answer, too_long};
 use crate::inner::Inner;
 use crate::nodes::Data;
 use crate::session::{Session, answer};
-use crate::wire::{Frame, Reading};
+use crate::wire::Frame;
 
 /// Number of nodes that one transaction checks: a message may have 1 MiB.
 const BATCH: usize = 256;
@@ -37,6 +37,10 @@ impl Inner {
         for (at, (lease, slot)) in leases.iter().zip(slots).enumerate() {
             let Some(entry) = slot.as_ref().map(|slot| &slot.entry) else { continue };
             let Some(path) = entry.held_node() else { continue };
+            if lease.ttl > self.sessions.longest_ttl() {
+                answers[at] = Err(too_long(self.sessions.longest_ttl()));
+                continue;
+            }
             sessions.entry(Arc::as_ptr(&entry.used.session).addr()).or_default().push(Asked { at, lease, entry, path });
         }
         let batches: Vec<_> = sessions.values().flat_map(|asked| asked.chunks(BATCH)).collect();
@@ -59,23 +63,23 @@ impl Inner {
             self.lengthen(session, longest).await;
         }
         // So that it does not end here while the answer is under way.
-        for asked in batch {
+        for asked in batch.iter().filter(|asked| self.sessions.keeps(session, asked.lease.ttl)) {
             asked.entry.extend(asked.lease.ttl);
         }
         let all = session.ask(Frame::check_all(batch.iter().map(|asked| asked.path.as_str()))).await;
-        let is_done = all.and_then(|reply| Reading(&reply.body).is_done().ok_or(Failed::Garbled));
-        match is_done {
-            Ok(true) => {
+        let done = all.and_then(|reply| Failed::of_transaction(&reply.body));
+        match done {
+            Ok(()) => {
                 show(batch, session);
-                batch.iter().map(|asked| self.renewed(asked, Ok(true))).collect()
+                batch.iter().map(|asked| self.renewed(asked, Ok(()))).collect()
             }
-            // One of them is gone, so none was checked for sure.
-            Ok(false) | Err(Failed::Code(NO_NODE)) => {
+            // One of them is gone or closed, so none was checked for sure.
+            Err(Failed::Code(_)) => {
                 let frames = batch.iter().map(|asked| Frame::check_all([asked.path.as_str()])).collect();
                 let mut answers = Vec::new();
                 for (asked, mut pending) in batch.iter().zip(session.ask_each(frames)) {
                     let answer = answer(&mut pending).await;
-                    let is_there = answer.and_then(|reply| Reading(&reply.body).is_done().ok_or(Failed::Garbled));
+                    let is_there = answer.and_then(|reply| Failed::of_transaction(&reply.body));
                     answers.push(self.renewed(asked, is_there));
                 }
                 answers
@@ -84,13 +88,13 @@ impl Inner {
         }
     }
 
-    fn renewed(&self, asked: &Asked<'_>, is_there: Result<bool, Failed>) -> Result<RenewReply, Error> {
+    fn renewed(&self, asked: &Asked<'_>, is_there: Result<(), Failed>) -> Result<RenewReply, Error> {
         let (entry, ttl) = (asked.entry, asked.lease.ttl);
         match is_there {
-            Ok(true) if self.sessions.kept(entry.session(), ttl) < ttl => Err(too_long(self.sessions.longest_ttl())),
-            Ok(true) if entry.confirm(ttl) => Ok(RenewReply::Renewed),
-            Ok(true) => Ok(RenewReply::Gone),
-            Ok(false) | Err(Failed::Code(NO_NODE) | Failed::Over) => {
+            Ok(()) if !self.sessions.keeps(entry.session(), ttl) => Err(too_long(self.sessions.longest_ttl())),
+            Ok(()) if entry.confirm(ttl) => Ok(RenewReply::Renewed),
+            Ok(()) => Ok(RenewReply::Gone),
+            Err(Failed::Code(NO_NODE) | Failed::Over) => {
                 entry.end();
                 self.forget(entry);
                 Ok(RenewReply::Gone)
@@ -112,9 +116,4 @@ fn show(batch: &[Asked<'_>], session: &Session) {
             session.tell(Frame::set_data(path, &data.write()));
         }
     }
-}
-
-fn too_long(longest: std::time::Duration) -> Error {
-    let what = format!("the ensemble keeps a lease for at most {}", format_duration(longest));
-    Error::new(ErrorKind::Unsupported, what).with_hint("use a shorter ttl, or raise maxSessionTimeout of the servers")
 }

@@ -1,26 +1,25 @@
 //! A session: nodes live as long as it does, and it outlives its connections.
 //!
 //! A task owns the connection. Requests of one session are executed in the order in which they were
-//! sent. If the connection breaks, the task connects to any server, for as long as the ensemble may
-//! keep the session.
+//! sent.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+mod task;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
+use self::task::{Task, dial};
 use crate::failure::Failed;
-use crate::link::{Host, Identity, Link, Undialled, garbled};
-use crate::wire::{Frame, Reading, XID_AUTH, XID_EVENT, XID_PING};
+use crate::link::{Host, Identity, Undialled};
+use crate::wire::Frame;
 
-/// Pause between two rounds of servers of which none answered.
-const PAUSE: Duration = Duration::from_millis(50);
-/// Longest wait for a server that says nothing.
-const SILENT: Duration = Duration::from_secs(1);
+/// Longest wait for a server that says nothing, if the operation timeout is not longer.
+pub(crate) const SILENT: Duration = Duration::from_secs(1);
 
 /// An answer without an error.
 #[derive(Debug)]
@@ -70,6 +69,8 @@ enum Command {
 pub(crate) struct How {
     pub(crate) hosts: Vec<Host>,
     pub(crate) login: Option<(String, String)>,
+    /// Longest wait for a server that says nothing.
+    pub(crate) silent: Duration,
     /// The shortest timeout that the ensemble gives, when that is known.
     pub(crate) shortest: OnceLock<Duration>,
 }
@@ -89,7 +90,15 @@ pub(crate) struct Session {
 #[derive(Debug)]
 struct Shared {
     timeout: AtomicU64,
+    /// All servers were tried in vain.
+    is_adrift: AtomicBool,
     over: watch::Sender<bool>,
+}
+
+impl Shared {
+    fn new(timeout: Duration) -> Self {
+        Self { timeout: AtomicU64::new(millis(timeout)), is_adrift: AtomicBool::new(false), over: watch::Sender::new(false) }
+    }
 }
 
 impl Session {
@@ -111,8 +120,8 @@ impl Session {
             dial(&how, &mut identity, wanted, end, &mut at).await?
         };
         let (commands, received) = mpsc::unbounded_channel();
-        let shared = Arc::new(Shared { timeout: AtomicU64::new(millis(timeout)), over: watch::Sender::new(false) });
-        let task = Task { how, identity, at, shared: shared.clone(), received, made, timeout, ..Task::new() };
+        let shared = Arc::new(Shared::new(timeout));
+        let task = Task::new(how, (identity, at), shared.clone(), received, (made, timeout));
         runtime.spawn(task.run(link));
         Ok(Self { commands, shared, made, users: AtomicUsize::new(0), waiters: AtomicUsize::new(0) })
     }
@@ -120,6 +129,11 @@ impl Session {
     /// The timeout in force.
     pub(crate) fn timeout(&self) -> Duration {
         Duration::from_millis(self.shared.timeout.load(Ordering::Acquire))
+    }
+
+    /// Whether a server takes its requests, as far as is known.
+    pub(crate) fn is_connected(&self) -> bool {
+        !self.shared.is_adrift.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -168,278 +182,4 @@ impl Session {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Connects to the first server that answers.
-async fn dial(
-    how: &How,
-    identity: &mut Identity,
-    timeout: Duration,
-    end: Instant,
-    at: &mut usize,
-) -> Result<(Link, Duration), Undialled> {
-    let mut last = Undialled::Failed(std::io::ErrorKind::TimedOut.into());
-    for left in (1..=how.hosts.len()).rev() {
-        let now = Instant::now();
-        let part = end.saturating_duration_since(now) / u32::try_from(left).unwrap_or(u32::MAX);
-        match Link::dial(&how.hosts[*at % how.hosts.len()], identity, timeout, now + part).await {
-            Ok((mut link, given)) => {
-                if let Some((user, password)) = &how.login {
-                    Frame::auth(user, password).write(XID_AUTH, link.output());
-                }
-                return Ok((link, given));
-            }
-            Err(Undialled::Expired) => return Err(Undialled::Expired),
-            Err(failed) => last = failed,
-        }
-        *at += 1;
-    }
-    Err(last)
-}
-
-struct Task {
-    how: Arc<How>,
-    identity: Identity,
-    /// The server that is used.
-    at: usize,
-    shared: Arc<Shared>,
-    received: mpsc::UnboundedReceiver<Command>,
-    made: Duration,
-    timeout: Duration,
-    xid: i32,
-    sent: VecDeque<(i32, Call)>,
-    retiming: Option<(Duration, oneshot::Sender<()>)>,
-    watches: HashMap<String, Vec<oneshot::Sender<()>>>,
-    last_sent: Instant,
-    last_heard: Instant,
-    /// Since when an answer is due.
-    waiting_since: Option<Instant>,
-}
-
-/// How a connection ended.
-enum Ended {
-    /// Nobody needs the session.
-    Unused,
-    Broken,
-    Retimed,
-}
-
-impl Task {
-    fn new() -> Self {
-        let now = Instant::now();
-        Self {
-            how: Arc::new(How { hosts: Vec::new(), login: None, shortest: OnceLock::new() }),
-            identity: Identity::default(),
-            at: 0,
-            shared: Arc::new(Shared { timeout: AtomicU64::new(0), over: watch::Sender::new(false) }),
-            received: mpsc::unbounded_channel().1,
-            made: Duration::ZERO,
-            timeout: Duration::ZERO,
-            xid: 0,
-            sent: VecDeque::new(),
-            retiming: None,
-            watches: HashMap::new(),
-            last_sent: now,
-            last_heard: now,
-            waiting_since: None,
-        }
-    }
-
-    async fn run(mut self, mut link: Link) {
-        let _over = OnDrop(self.shared.clone());
-        loop {
-            match self.serve(&mut link).await {
-                Ended::Unused => {
-                    Frame::close().write(self.next_xid(), link.output());
-                    let _ = tokio::time::timeout(SILENT, link.finish()).await;
-                    return;
-                }
-                Ended::Broken => self.at += 1,
-                Ended::Retimed => {}
-            }
-            self.cut();
-            drop(link);
-            let Some(next) = self.reconnect().await else { break };
-            link = next;
-        }
-        // Senders find it closed.
-        self.received.close();
-        while let Ok(command) = self.received.try_recv() {
-            if let Command::Calls(calls) = command {
-                for call in calls {
-                    call.answer(Err(Failed::Over));
-                }
-            }
-        }
-    }
-
-    /// Nothing that was sent has an answer any more.
-    fn cut(&mut self) {
-        for (_, call) in self.sent.drain(..) {
-            call.answer(Err(Failed::Cut { sent: true }));
-        }
-        self.watches.clear();
-        self.waiting_since = None;
-    }
-
-    /// Connects again. `None` if the session has ended, or must have.
-    async fn reconnect(&mut self) -> Option<Link> {
-        let give_up = self.last_heard + self.made.max(self.timeout) + SILENT;
-        loop {
-            let wanted = self.retiming.as_ref().map_or(self.timeout, |(wanted, _)| *wanted);
-            let end = Instant::now() + (self.timeout / 3).max(SILENT);
-            match dial(&self.how, &mut self.identity, wanted, end, &mut self.at).await {
-                Ok((link, given)) => {
-                    self.timeout = given;
-                    self.shared.timeout.store(millis(given), Ordering::Release);
-                    (self.last_heard, self.last_sent) = (Instant::now(), Instant::now());
-                    if let Some((_, done)) = self.retiming.take() {
-                        let _ = done.send(());
-                    }
-                    return Some(link);
-                }
-                Err(Undialled::Expired) => return None,
-                Err(Undialled::Failed(error)) => tracing::debug!(%error, "no server of the ensemble can be reached"),
-            }
-            if Instant::now() > give_up {
-                return None;
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
-
-    async fn serve(&mut self, link: &mut Link) -> Ended {
-        loop {
-            if self.retiming.is_some() && self.sent.is_empty() && link.output().is_empty() {
-                return Ended::Retimed;
-            }
-            let ping_at = self.last_sent + self.ping_interval();
-            let give_up = self.waiting_since.map(|since| since + (self.timeout / 3).min(SILENT));
-            tokio::select! {
-                biased;
-                turned = link.turn() => {
-                    if let Err(error) = turned.and_then(|()| self.receive(link)) {
-                        tracing::debug!(%error, "a connection to ZooKeeper has ended");
-                        return Ended::Broken;
-                    }
-                }
-                command = self.received.recv(), if self.retiming.is_none() => match command {
-                    Some(Command::Calls(calls)) => calls.into_iter().for_each(|call| self.send(link, call)),
-                    Some(Command::Retime { timeout, shortens, done }) if timeout > self.timeout || (shortens && timeout != self.timeout) => {
-                        self.retiming = Some((timeout, done));
-                    }
-                    Some(Command::Retime { done, .. }) => drop(done.send(())),
-                    None if self.sent.is_empty() => return Ended::Unused,
-                    None => {
-                        // The last requests are answered first.
-                        let turned = tokio::time::timeout(SILENT, link.turn()).await;
-                        if turned.map_err(std::io::Error::from).flatten().and_then(|()| self.receive(link)).is_err() {
-                            return Ended::Unused;
-                        }
-                    }
-                },
-                () = sleep_until(give_up.map_or(ping_at, |give_up| give_up.min(ping_at))) => {
-                    let now = Instant::now();
-                    if give_up.is_some_and(|give_up| now >= give_up) {
-                        return Ended::Broken;
-                    }
-                    if now >= ping_at {
-                        Frame::ping().write(XID_PING, link.output());
-                        self.waiting_since.get_or_insert(now);
-                        self.last_sent = now;
-                    }
-                }
-            }
-        }
-    }
-
-    /// A quarter of a tick, as far as that can be known. A leader hears of a session once in half a tick, from the server that
-    /// has the connection. So it counts from less than a tick ago.
-    fn ping_interval(&self) -> Duration {
-        let shortest = self.how.shortest.get().copied().unwrap_or(self.timeout);
-        (shortest / 8).clamp(Duration::from_millis(5), Duration::from_secs(1))
-    }
-
-    fn next_xid(&mut self) -> i32 {
-        self.xid = self.xid.checked_add(1).unwrap_or(1);
-        self.xid
-    }
-
-    fn send(&mut self, link: &mut Link, call: Call) {
-        if call.is_unwanted() {
-            return;
-        }
-        let xid = self.next_xid();
-        call.frame.write(xid, link.output());
-        self.sent.push_back((xid, call));
-        self.last_sent = Instant::now();
-        self.waiting_since.get_or_insert(self.last_sent);
-    }
-
-    /// Reads all whole messages.
-    fn receive(&mut self, link: &mut Link) -> std::io::Result<()> {
-        while let Some(message) = link.take()? {
-            let mut reading = Reading(&message);
-            let head = (|| Some((reading.int()?, reading.long()?, reading.int()?)))();
-            let (xid, zxid, code) = head.ok_or_else(garbled)?;
-            self.last_heard = Instant::now();
-            self.waiting_since = None;
-            match xid {
-                XID_EVENT => self.event(&mut reading).ok_or_else(garbled)?,
-                XID_PING => {}
-                XID_AUTH if code == 0 => {}
-                XID_AUTH => return Err(std::io::Error::other("the login is refused")),
-                _ => self.reply(xid, zxid, code, reading.0)?,
-            }
-            if !self.sent.is_empty() {
-                self.waiting_since = Some(self.last_heard);
-            }
-        }
-        Ok(())
-    }
-
-    /// Notifies all who watch a path, of any change there.
-    fn event(&mut self, reading: &mut Reading<'_>) -> Option<()> {
-        let (_kind, _state, path) = (reading.int()?, reading.int()?, reading.text()?);
-        for watch in self.watches.remove(&path).into_iter().flatten() {
-            let _ = watch.send(());
-        }
-        Some(())
-    }
-
-    fn reply(&mut self, xid: i32, zxid: i64, code: i32, body: &[u8]) -> std::io::Result<()> {
-        // Any other is one for which a request or an answer is lost.
-        if self.sent.front().is_none_or(|(expected, _)| *expected != xid) {
-            return Err(garbled());
-        }
-        let Some((_, call)) = self.sent.pop_front() else { return Err(garbled()) };
-        if Failed::is_moved(code) {
-            call.answer(Err(Failed::Cut { sent: false }));
-            return Err(std::io::Error::other("the session is at another server"));
-        }
-        self.identity.seen = self.identity.seen.max(zxid);
-        let answer = match Failed::of(code) {
-            Some(failed) => Err(failed),
-            None => Ok(Reply { body: body.to_vec(), watch: call.frame.watch.clone().map(|path| self.watch(path)) }),
-        };
-        call.answer(answer);
-        Ok(())
-    }
-
-    fn watch(&mut self, path: String) -> oneshot::Receiver<()> {
-        let (sender, fires) = oneshot::channel();
-        let watches = self.watches.entry(path).or_default();
-        watches.retain(|other| !other.is_closed());
-        watches.push(sender);
-        fires
-    }
-}
-
-/// Says that the session is over, however its task ends.
-struct OnDrop(Arc<Shared>);
-
-impl Drop for OnDrop {
-    fn drop(&mut self) {
-        self.0.over.send_replace(true);
-    }
 }

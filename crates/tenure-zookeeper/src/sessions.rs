@@ -3,6 +3,7 @@
 //! Leases of one ttl share a session. A waiter has one with a short timeout, so that it costs little
 //! if its process dies. When it is to hold for longer, its session gets the timeout that it was made with.
 
+use std::io::ErrorKind;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -12,7 +13,8 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::entry::SessionUse;
-use crate::link::{Host, Undialled};
+use crate::failure::{AUTH_FAILED, Failed};
+use crate::link::Undialled;
 use crate::session::{How, Session};
 
 /// Number of waiters that have a session each. Servers allow 60 connections of one address by default.
@@ -35,14 +37,9 @@ pub(crate) struct Sessions {
 
 impl Sessions {
     /// Makes the first session.
-    pub(crate) async fn open(
-        hosts: Vec<Host>,
-        login: Option<(String, String)>,
-        shown: String,
-        end: Instant,
-    ) -> Result<Self, Error> {
+    pub(crate) async fn open(how: How, shown: String, end: Instant) -> Result<Self, Error> {
         let sessions = Self {
-            how: Arc::new(How { hosts, login, shortest: OnceLock::new() }),
+            how: Arc::new(how),
             shown,
             runtime: Mutex::new(Handle::current()),
             open: Mutex::default(),
@@ -81,9 +78,9 @@ impl Sessions {
         Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX)).clamp(shortest, longest)
     }
 
-    /// For how long a session keeps what it was asked to keep for `ttl`.
-    pub(crate) fn kept(&self, session: &Session, ttl: Duration) -> Duration {
-        ttl.min(session.timeout().saturating_sub(self.slack()))
+    /// Whether a session keeps a lease for `ttl`.
+    pub(crate) fn keeps(&self, session: &Session, ttl: Duration) -> bool {
+        ttl <= session.timeout().saturating_sub(self.slack())
     }
 
     fn opened(&self) -> MutexGuard<'_, Vec<Arc<Session>>> {
@@ -94,12 +91,16 @@ impl Sessions {
 
     /// Any session, for reads.
     pub(crate) async fn any(&self, end: Instant) -> Result<Arc<Session>, Error> {
-        if let Some(session) = self.opened().iter().max_by_key(|session| session.timeout()) {
-            return Ok(session.clone());
+        let found = || {
+            let open = self.opened();
+            open.iter().filter(|session| session.is_connected()).max_by_key(|session| session.timeout()).cloned()
+        };
+        if let Some(session) = found() {
+            return Ok(session);
         }
         let _turn = self.turn(end).await?;
-        if let Some(session) = self.opened().first() {
-            return Ok(session.clone());
+        if let Some(session) = found() {
+            return Ok(session);
         }
         self.make(self.shortest(), self.shortest(), end).await
     }
@@ -112,7 +113,8 @@ impl Sessions {
             let fits = |session: &&Arc<Session>| {
                 session.timeout() == needed && session.made == needed && session.waiters.load(Ordering::Acquire) == 0
             };
-            open.iter().find(fits).map(|session| SessionUse::new(session.clone(), false))
+            // Servers may have lost it, and a new one is at once to be had.
+            open.iter().filter(|session| session.is_connected()).find(fits).map(|session| SessionUse::new(session.clone(), false))
         };
         if let Some(used) = fits() {
             return Ok(used);
@@ -137,7 +139,8 @@ impl Sessions {
         let needed = self.needed(handoff_ttl).max(entry_ttl).clamp(shortest, longest).min(made);
         let _turn = self.turn(end).await?;
         let chosen = {
-            let open = self.opened();
+            let mut open = self.opened().clone();
+            open.retain(|session| session.is_connected());
             let waiting = |session: &Arc<Session>| session.waiters.load(Ordering::Acquire);
             let is_unused = |session: &&Arc<Session>| session.users.load(Ordering::Acquire) == 0 && session.made == made;
             let unused = open.iter().filter(is_unused).min_by_key(|session| session.timeout().abs_diff(needed));
@@ -170,7 +173,8 @@ impl Sessions {
             let made = Session::open(self.how.clone(), made, timeout, end, &runtime).await;
             let session = made.map_err(|failed| match failed {
                 Undialled::Expired => Error::unavailable("ZooKeeper ended a session as soon as it was made"),
-                Undialled::Failed(error) => Error::unreachable(format!("no server of {} answers", self.shown)).with_source(error),
+                Undialled::Refused => Failed::Code(AUTH_FAILED).error(),
+                Undialled::Failed(error) => self.unreachable(error),
             })?;
             if session.is_over() && runtime.id() != Handle::current().id() {
                 // That runtime has ended.
@@ -180,9 +184,26 @@ impl Sessions {
             let session = Arc::new(session);
             let mut open = self.opened();
             close_unused(&mut open);
+            // The first one only learned the limits.
+            let longest = self.limits().1;
+            open.retain(|first| first.made != longest || first.timeout() == longest || first.users.load(Ordering::Acquire) > 0);
             open.push(session.clone());
             return Ok(session);
         }
+    }
+
+    /// Lets nothing more into a session. It is closed when the last that is there has ended.
+    pub(crate) fn retire(&self, session: &Arc<Session>) {
+        self.opened().retain(|other| !Arc::ptr_eq(other, session));
+    }
+
+    fn unreachable(&self, error: std::io::Error) -> Error {
+        let is_closed = matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset);
+        let unreachable = Error::unreachable(format!("no server of {} answers", self.shown)).with_source(error);
+        if !is_closed {
+            return unreachable;
+        }
+        unreachable.with_hint("if it refuses more connections of this host, raise its maxClientCnxns, which is 60 by default")
     }
 
     pub(crate) fn runtime(&self) -> Handle {

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::actor::Actor;
 use crate::entry::{Command, Entry, Phase, Slot};
-use crate::failure::{Failed, NO_NODE, no_answer};
+use crate::failure::{Failed, NO_AUTH, NO_NODE, no_answer, too_long};
 use crate::inner::{Inner, holder_of, locked};
 use crate::nodes::{Child, Data, guid};
 use crate::queue::{Smaller, holders};
@@ -124,23 +124,33 @@ impl ZooKeeperStore {
         holder.with_ttl(left).with_age(age).with_fence(fence)
     }
 
-    /// All names below a path that have lock nodes.
-    async fn names(&self, session: &Session) -> Result<Vec<String>, Failed> {
+    /// The names below each of these paths; none if it is closed to us.
+    async fn below(&self, paths: &[String], end: Instant) -> Result<Vec<Vec<String>>, Error> {
+        let root = &self.0.root;
+        let full = |path: &String| if root.is_empty() && path.is_empty() { "/".to_owned() } else { format!("{root}{path}") };
+        let paths: Vec<_> = paths.iter().map(full).collect();
+        let list = |session: Arc<Session>| {
+            let pending = session.ask_each(paths.iter().map(|path| Frame::list(path, false)).collect());
+            async move {
+                let mut all = Vec::new();
+                for mut pending in pending {
+                    all.push(match answer(&mut pending).await {
+                        Err(Failed::Code(NO_NODE | NO_AUTH)) => Vec::new(),
+                        listed => Reading(&listed?.body).texts().ok_or(Failed::Garbled)?,
+                    });
+                }
+                Ok(all)
+            }
+        };
+        self.0.reading(end, list).await
+    }
+
+    /// All names that have lock nodes. Each level of them has its own time.
+    async fn names(&self) -> Result<Vec<String>, Error> {
         let (root, mut found, mut level) = (&self.0.root, Vec::new(), vec![String::new()]);
         while !level.is_empty() {
-            let frames = level.iter().map(|path| {
-                Frame::list(
-                    if root.is_empty() && path.is_empty() { "/".to_owned() } else { format!("{root}{path}") }.as_str(),
-                    false,
-                )
-            });
             let mut below = Vec::new();
-            for (path, mut pending) in level.iter().zip(session.ask_each(frames.collect())) {
-                let listed = match answer(&mut pending).await {
-                    Err(Failed::Code(NO_NODE)) => continue,
-                    listed => listed?,
-                };
-                let names = Reading(&listed.body).texts().ok_or(Failed::Garbled)?;
+            for (path, names) in level.iter().zip(self.below(&level, self.end(Duration::MAX)).await?) {
                 if names.iter().any(|name| Child::read(name).is_some()) {
                     found.push(path.trim_start_matches('/').to_owned());
                 }
@@ -158,19 +168,8 @@ impl ZooKeeperStore {
         let Self(inner) = self;
         let (parent, (sender, notices)) = (inner.path(name)?, mpsc::unbounded_channel());
         let path = parent.as_str();
-        let arm = |session: Arc<Session>| async move {
-            match session.ask(Frame::list(path, true)).await {
-                Err(Failed::Code(NO_NODE)) => Ok(None),
-                listed => Ok(listed?.watch),
-            }
-        };
-        let mut armed = inner.reading(end, arm).await?;
-        if armed.is_none() {
-            let session = inner.sessions.any(end).await?;
-            inner.make_parents(&session, &parent).await?;
-            armed = inner.reading(end, arm).await?;
-        }
-        let (store, parent) = (Arc::downgrade(inner), parent.clone());
+        let mut armed = inner.reading(end, |session| async move { watch_of(&session, path).await }).await?;
+        let store = Arc::downgrade(inner);
         tokio::spawn(async move {
             loop {
                 match armed.take() {
@@ -182,7 +181,7 @@ impl ZooKeeperStore {
                 }
                 let Some(store) = store.upgrade() else { return };
                 if let Ok(session) = store.sessions.any(Instant::now() + CALL).await {
-                    armed = session.ask(Frame::list(&parent, true)).await.ok().and_then(|listed| listed.watch);
+                    armed = watch_of(&session, &parent).await.ok().flatten();
                 }
                 if sender.send(Notice::Changed).is_err() {
                     return;
@@ -190,6 +189,20 @@ impl ZooKeeperStore {
             }
         });
         Ok(received(notices))
+    }
+}
+
+/// Watches the nodes of a name, or a name that has none yet.
+async fn watch_of(session: &Session, parent: &str) -> Result<Option<oneshot::Receiver<()>>, Failed> {
+    loop {
+        match session.ask(Frame::list(parent, true)).await {
+            Err(Failed::Code(NO_NODE)) => {}
+            listed => return Ok(listed?.watch),
+        }
+        let missing = session.ask(Frame::exists(parent)).await?;
+        if missing.body.is_empty() {
+            return Ok(missing.watch);
+        }
     }
 }
 
@@ -223,6 +236,9 @@ impl Store for ZooKeeperStore {
         if request.owner.as_bytes().is_empty() {
             return Err(Error::invalid("the owner is empty").with_hint("use one with a byte at least"));
         }
+        if request.ttl > self.0.sessions.longest_ttl() {
+            return Err(too_long(self.0.sessions.longest_ttl()));
+        }
         let (parent, end) = (self.0.path(&request.name)?, self.end(request.ttl));
         // Two with one token would have one place.
         let request = match request.enqueue {
@@ -246,8 +262,14 @@ impl Store for ZooKeeperStore {
                 return Ok(self.0.busy());
             }
             if let Some(slot) = self.begin(request, parent.clone(), end).await? {
-                let answer = self.ask(&slot, end, |reply| Command::Acquire(request.clone(), end, reply)).await;
-                return answer.unwrap_or_else(|| Err(Failed::Over.error()));
+                if let Some(answer) = self.ask(&slot, end, |reply| Command::Acquire(request.clone(), end, reply)).await {
+                    return answer;
+                }
+                // Its session has ended, and all that it made there.
+                self.0.forget(&slot.entry);
+                if Instant::now() >= end {
+                    return Err(Failed::Over.error());
+                }
             }
         }
     }
@@ -312,16 +334,15 @@ impl Store for ZooKeeperStore {
     }
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Shown>, Error> {
-        let end = self.end(Duration::MAX);
         let names = if let Some(name) = name {
             vec![name.clone()]
         } else {
-            let found = self.0.reading(end, |session| async move { self.names(&session).await }).await?;
-            found.into_iter().filter_map(|name| Name::new(name).ok()).collect()
+            self.names().await?.into_iter().filter_map(|name| Name::new(name).ok()).collect()
         };
         let mut shown = Vec::new();
         for name in names {
             let parent = &self.0.path(&name)?;
+            let end = self.end(Duration::MAX);
             let nodes = self.0.reading(end, |session| async move { self.0.read(&session, parent).await }).await?;
             shown.extend(self.shown(&name, nodes));
         }

@@ -2,6 +2,7 @@
 
 pub(crate) const CREATE: i32 = 1;
 pub(crate) const DELETE: i32 = 2;
+pub(crate) const EXISTS: i32 = 3;
 pub(crate) const GET_DATA: i32 = 4;
 pub(crate) const SET_DATA: i32 = 5;
 pub(crate) const PING: i32 = 11;
@@ -19,6 +20,9 @@ pub(crate) const CONTAINER: i32 = 4;
 pub(crate) const XID_EVENT: i32 = -1;
 pub(crate) const XID_PING: i32 = -2;
 pub(crate) const XID_AUTH: i32 = -4;
+
+/// The code of the parts behind the one that failed.
+const NOT_TRIED: i32 = -2;
 
 /// All rights.
 const ALL: i32 = 31;
@@ -83,6 +87,11 @@ impl Frame {
 
     pub(crate) fn get_data(path: &str, watches: bool) -> Self {
         Self::new(GET_DATA).path(path).flag(watches).watching(path, watches)
+    }
+
+    /// Watches a path at which nothing is. The answer is empty then.
+    pub(crate) fn exists(path: &str) -> Self {
+        Self::new(EXISTS).path(path).flag(true).watching(path, true)
     }
 
     pub(crate) fn list(path: &str, watches: bool) -> Self {
@@ -191,15 +200,19 @@ impl<'a> Reading<'a> {
         Some(Stat { mzxid, pzxid: self.long()? })
     }
 
-    /// Whether a transaction was done.
-    pub(crate) fn is_done(&mut self) -> Option<bool> {
+    /// The code of a transaction: 0 if it was done.
+    pub(crate) fn code(&mut self) -> Option<i32> {
         loop {
             let (op, is_last, _) = (self.int()?, self.flag()?, self.int()?);
             if is_last {
-                return Some(true);
+                return Some(0);
             }
+            // All parts have a code then. Only one has the reason.
             if op == -1 {
-                return Some(false);
+                match self.int()? {
+                    0 | NOT_TRIED => {}
+                    code => return Some(code),
+                }
             }
         }
     }
@@ -227,5 +240,35 @@ impl Connected {
         reading.int()?;
         let (timeout, session) = (reading.int()?, reading.long()?);
         Some(Self { timeout, session, password: reading.bytes()?.to_vec() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The answer of a server to checks with these codes.
+    fn transaction(codes: &[i32]) -> Vec<u8> {
+        let mut answer = Vec::new();
+        for code in codes {
+            let is_refused = codes.iter().any(|code| *code != 0);
+            put_int(&mut answer, if is_refused { -1 } else { CHECK });
+            answer.push(0);
+            put_int(&mut answer, *code);
+            if is_refused {
+                put_int(&mut answer, *code);
+            }
+        }
+        answer.extend([&(-1_i32).to_be_bytes()[..], &[1], &(-1_i32).to_be_bytes()].concat());
+        answer
+    }
+
+    #[test]
+    fn a_transaction_says_why_it_was_not_done() {
+        let code = |codes: &[i32]| Reading(&transaction(codes)).code();
+        assert_eq!(code(&[0, 0]), Some(0));
+        assert_eq!(code(&[0, -101, NOT_TRIED]), Some(-101));
+        assert_eq!(code(&[-102]), Some(-102));
+        assert_eq!(Reading(&transaction(&[0])[..5]).code(), None);
     }
 }

@@ -7,6 +7,7 @@ use crate::sides::{Library, contend, java, library};
 
 const MUTEX: Library = library("curator", "", java);
 const READER: Library = Library { flags: &["--shared"], ..library("curator-read", "", java) };
+const WRITER: Library = Library { flags: &["--write"], ..library("curator-write", "", java) };
 
 fn url() -> String {
     Server::shared().url(&Server::fresh_chroot())
@@ -22,13 +23,15 @@ fn with_chroot() -> (Place, String) {
 #[test]
 fn curator_and_tenure_take_turns() {
     let (_, url) = with_chroot();
-    let judged = contend(&MUTEX, &url, &url);
-    assert!(judged.is_ok(), "who begins with tenure is ours:\n{}", judged.unwrap_err());
+    for side in [&MUTEX, &WRITER] {
+        let judged = contend(side, &url, &url);
+        assert!(judged.is_ok(), "{}: who begins with tenure is ours:\n{}", side.name, judged.unwrap_err());
+    }
 }
 
 #[test]
 fn a_holder_of_curator_keeps_ours_out_and_is_shown() {
-    for (side, shared) in [(&MUTEX, "75"), (&READER, "0")] {
+    for (side, shared) in [(&MUTEX, "75"), (&WRITER, "75"), (&READER, "0")] {
         let (place, url) = with_chroot();
         let mut held = side.holds(&place, &url);
         assert_eq!(place.output(&side.ours(&url, &["-n"], &["true"])).code.to_string(), shared, "{}", side.name);
@@ -42,7 +45,7 @@ fn a_holder_of_curator_keeps_ours_out_and_is_shown() {
 
 #[test]
 fn ours_keeps_curator_out() {
-    for side in [&MUTEX, &READER] {
+    for side in [&MUTEX, &WRITER, &READER] {
         let (place, url) = with_chroot();
         let java = (side.program)(&[side.name, &url, "x", "try"]);
         let mut words = vec![java.get_program().to_str().unwrap().to_owned()];

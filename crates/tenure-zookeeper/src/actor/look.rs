@@ -4,7 +4,7 @@ use tenure::store::{AcquireReply, Busy, Enqueue, Notice, Request};
 use tenure::{Error, Share};
 use tokio::time::{Instant, timeout_at};
 
-use super::{AGAIN, Actor, Seen, data_of, fence, holder, not_done};
+use super::{AGAIN, Actor, Seen, data_of, fence, holder, not_done, written_at};
 use crate::entry::Phase;
 use crate::failure::{Failed, NO_NODE};
 use crate::inner::Inner;
@@ -23,7 +23,7 @@ impl Actor {
         self.keep_waiting();
         let seen = self.look(false).await.map_err(not_done)?;
         match seen.status {
-            Status::Holds => self.granted(request, seen.pzxid, false).await,
+            Status::Holds => self.granted(request, seen.zxid, false).await,
             Status::Waits { position, .. } => {
                 self.keep_waiting();
                 let busy = self.busy(seen.first.as_ref()).await;
@@ -68,13 +68,14 @@ impl Actor {
         // A create whose answer was lost may have been done in front of the one that repeated it.
         let Some(mine) = children.iter().find(|child| child.name.starts_with(&self.entry.guid)).map(|child| child.name.clone())
         else {
-            return Ok(Seen { status: Status::Gone, pzxid: stat.pzxid, first: None, is_second: false });
+            return Ok(Seen { status: Status::Gone, zxid: stat.pzxid, first: None, is_second: false });
         };
         if self.known().as_ref() != Some(&mine) {
             self.found(&mine);
         }
         let mine = mine.as_str();
-        let mut smaller = Smaller::new();
+        // A downgrade in front of it is in the data of a node alone.
+        let (mut smaller, mut zxid) = (Smaller::new(), stat.pzxid);
         let asked = if generated { doubtful(&children, mine) } else { before(&children, mine) };
         let (owner, mut is_second) = (self.entry.state().owner.clone(), false);
         let frames = asked.iter().map(|child| Frame::get_data(&self.entry.path_of(&child.name), false)).collect();
@@ -82,6 +83,7 @@ impl Actor {
             match answer(&mut pending).await {
                 Ok(reply) => {
                     let data = data_of(&reply);
+                    zxid = zxid.max(written_at(&reply).ok_or(Failed::Garbled)?);
                     is_second |= data.as_ref().is_some_and(|data| data.owner == owner);
                     smaller.extend(data.map(|data| (child.name.clone(), data.share)));
                 }
@@ -90,28 +92,29 @@ impl Actor {
                 Err(failed) => return Err(failed),
             }
         }
-        Ok(Seen { status: status(&children, mine, &smaller), pzxid: stat.pzxid, first: children.into_iter().next(), is_second })
+        Ok(Seen { status: status(&children, mine, &smaller), zxid, first: children.into_iter().next(), is_second })
     }
 
     /// Sees where the node stands, and watches what it waits for. `proves`: by a transaction, because one server alone may be behind.
     pub(super) async fn look(&mut self, proves: bool) -> Result<Seen, Failed> {
-        let gone = |pzxid| Seen { status: Status::Gone, pzxid, first: None, is_second: false };
+        let gone = || Seen { status: Status::Gone, zxid: 0, first: None, is_second: false };
         loop {
-            let Some(mine) = self.known() else { return Ok(gone(0)) };
+            let Some(mine) = self.known() else { return Ok(gone()) };
             let share = self.entry.state().share;
             let list = Frame::list(&self.entry.parent, !share.is_exclusive() && share != Share::READ);
             let path = self.entry.path_of(&mine);
             let mut listed = if proves {
                 let [mut checked, mut listed] = self.entry.session().ask_all([Frame::check_all([path.as_str()]), list]);
-                if !Reading(&answer(&mut checked).await?.body).is_done().ok_or(Failed::Garbled)? {
-                    return Ok(gone(0));
+                match Failed::of_transaction(&answer(&mut checked).await?.body) {
+                    Err(Failed::Code(NO_NODE)) => return Ok(gone()),
+                    done => done?,
                 }
                 answer(&mut listed).await
             } else {
                 self.ask(list).await
             };
             if matches!(listed, Err(Failed::Code(NO_NODE))) {
-                return Ok(gone(0));
+                return Ok(gone());
             }
             let watch = listed.as_mut().ok().and_then(|listed| listed.watch.take());
             let seen = self.read(&listed?, true).await?;
@@ -154,23 +157,23 @@ impl Actor {
             }
         };
         match timeout_at(until, seen).await {
-            Ok(Ok(Seen { status: Status::Holds, pzxid, .. })) => self.served(pzxid),
+            Ok(Ok(Seen { status: Status::Holds, zxid, .. })) => self.served(zxid),
             Ok(Ok(Seen { status: Status::Gone | Status::OtherKind(_), .. })) => self.entry.end(),
             _ => {}
         }
     }
 
-    fn served(&self, pzxid: i64) {
+    fn served(&self, zxid: i64) {
         let Some(store) = self.store.upgrade() else { return };
         let notice = {
             let mut state = self.entry.state();
             if state.phase != Phase::Waiting {
                 return;
             }
-            (state.phase, state.fence, state.since) = (Phase::Served, fence(pzxid), Instant::now());
+            (state.phase, state.fence, state.since) = (Phase::Served, fence(zxid), Instant::now());
             state.until = Instant::now() + state.handoff_ttl;
             // A waiter that accepts it asks for a renewal for the whole ttl.
-            let keeps = store.sessions.kept(self.entry.session(), state.handoff_ttl) == state.handoff_ttl;
+            let keeps = store.sessions.keeps(self.entry.session(), state.handoff_ttl);
             match state.fence {
                 Some(fence) if keeps && state.ttl <= store.sessions.longest_ttl() => {
                     Notice::Granted { owner: state.owner.clone(), fence, handoff_ttl: state.handoff_ttl }

@@ -16,11 +16,17 @@ impl Actor {
         let sweeps_until = Instant::now() + self.entry.state().ttl;
         loop {
             let deleted = self.delete().await;
+            if deleted == Err(Failed::Code(NO_AUTH))
+                && (self.known().is_some() || self.doubtful)
+                && let Some(store) = self.store.upgrade()
+            {
+                store.sessions.retire(&self.entry.used.session);
+            }
             let is_found = deleted == Ok(true);
             let (said, is_done) = match deleted {
                 Ok(true) => (Ok(ReleaseReply::Released), true),
                 Ok(false) | Err(Failed::Over) => (Ok(ReleaseReply::NotHeld), true),
-                // Others have no right to it either, so nothing of ours is there.
+                // What it may have made goes with its session.
                 Err(failed @ Failed::Code(NO_AUTH)) => (Err(failed.error()), true),
                 Err(failed) => (Err(failed.error().maybe_applied()), self.entry.session().is_over()),
             };
@@ -28,7 +34,7 @@ impl Actor {
                 let _ = reply.send(said);
             }
             // A server that is behind the others does not show a node that was made late.
-            let is_swept = !self.doubtful || is_found || Instant::now() >= sweeps_until;
+            let is_swept = !self.doubtful || deleted == Err(Failed::Code(NO_AUTH)) || is_found || Instant::now() >= sweeps_until;
             if is_done && (is_swept || self.entry.session().is_over()) {
                 return;
             }

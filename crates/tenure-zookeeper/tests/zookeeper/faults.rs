@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Store};
-use tenure::{EndReason, ErrorKind, Lease, Locker, Name, State};
+use futures_util::StreamExt as _;
+use tenure::store::{AcquireReply, Enqueue, Notice, ReleaseReply, RenewReply, Store};
+use tenure::{EndReason, ErrorKind, Lease, Locker, Name, Share, State};
 use tenure_conformance::Process;
 use tenure_testkit::zookeeper::TICK;
 use tenure_testkit::{Program, Proxy, Worker, ZooKeeperEnsemble, ZooKeeperServer as Server, wait_until};
 use tokio::time::timeout;
 
-use crate::open;
 use crate::requests::{CALLS, Case, busy, granted, joining, lease, owner, request};
+use crate::{PATIENCE, open};
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const POLLS: usize = 6;
 
 /// A chroot of its own behind a proxy, and stores that reach it through the proxy and without it.
@@ -105,6 +105,7 @@ async fn a_dead_process_costs_its_ttl_in_an_ensemble() {
         let killed = std::time::Instant::now();
         let guard = timeout(PATIENCE, locker(&store, 2).mutex("x").acquire()).await.expect("it stays taken").unwrap();
         let freed = killed.elapsed();
+        // Three of ZooKeeper, and the rest for a machine with other work.
         assert!(freed < ttl + 5 * TICK, "free only after {freed:?}");
         assert!(guard.fence() > before, "{:?} after {before:?}", guard.fence());
         let _ = guard.release().await.unwrap();
@@ -188,6 +189,29 @@ async fn each_waiter_watches_the_one_in_front_of_it_alone() {
         }
         store.release(&request.lease(), Duration::ZERO).await.unwrap();
     }
+}
+
+/// It is served by a write of the data of a node, which no list of nodes shows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_a_downgrade_lets_in_has_a_larger_fence() {
+    let url = Server::shared().url(&Server::fresh_chroot());
+    let (store, other) = (open(&url).await, open(&url).await);
+    let (first, second, reader) = (owner(), joining("x").with_share(Share::WRITE), joining("x").with_share(Share::READ));
+    granted(&store, &request("x", &first).with_share(Share::WRITE)).await;
+    busy(&store, &second).await;
+    let mut notices = other.watch(&reader).await.unwrap();
+    busy(&other, &reader).await;
+    store.release(&lease("x", &first).with_share(Share::WRITE), Duration::ZERO).await.unwrap();
+    let written = loop {
+        match store.acquire(&second).await.unwrap() {
+            AcquireReply::Granted(grant) => break grant.fence,
+            _ => tokio::task::yield_now().await,
+        }
+    };
+    granted(&store, &second.with_share(Share::READ).with_enqueue(Enqueue::Heartbeat)).await;
+    let notice = timeout(PATIENCE, notices.next()).await.expect("it is not served").unwrap();
+    let Notice::Granted { fence, .. } = notice else { panic!("not served: {notice:?}") };
+    assert!(Some(fence) > written, "{fence:?} after {written:?}");
 }
 
 /// Each call dropped at each of its polls, on a fast and on a slow connection, leaves what a release clears.

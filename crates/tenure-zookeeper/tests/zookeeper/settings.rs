@@ -6,8 +6,8 @@ use tenure::ErrorKind;
 use tenure_testkit::{ZooKeeperServer as Server, wait_until};
 use tenure_zookeeper::Options;
 
-use crate::open;
-use crate::requests::{busy, granted, lease, owner, request};
+use crate::requests::{busy, granted, joining, lease, owner, request};
+use crate::{gone, open};
 
 /// With its nodes closed to all but its user.
 #[tokio::test(flavor = "multi_thread")]
@@ -43,6 +43,7 @@ async fn names_are_paths_below_the_chroot() {
     };
     assert_eq!(names(&*all).await, ["a", "a/b", "a/b/c"]);
     assert_eq!(names(&*some).await, ["c"]);
+    granted(&all, &request("zookeeper/x", &owner())).await;
     for bad in ["/a", "a//b", "a/..", "a/lock-0000000001"] {
         let error = all.acquire(&request(bad, &owner())).await.unwrap_err();
         assert!(error.kind() == ErrorKind::Invalid && !error.may_have_been_applied(), "{error}");
@@ -54,11 +55,20 @@ async fn names_are_paths_below_the_chroot() {
 async fn a_ttl_is_what_the_server_keeps() {
     let store = open(&Server::shared().url(&Server::fresh_chroot())).await;
     assert_eq!(store.features().min_ttl, Duration::from_millis(400));
-    let held = request("x", &owner()).with_ttl(Duration::from_secs(3_600));
-    let kept = granted(&store, &held).await.ttl;
-    assert_eq!(kept, Duration::from_millis(119_800), "the longest, less a tick");
-    let error = store.renew(&[held.lease()]).await.remove(0).unwrap_err();
-    assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("maxSessionTimeout"), "{error}");
+    let longest = request("x", &owner()).with_ttl(Duration::from_millis(119_800));
+    assert_eq!(granted(&store, &longest).await.ttl, longest.ttl, "the longest, less a tick");
+    let held = request("y", &owner()).with_ttl(Duration::from_millis(500));
+    granted(&store, &held).await;
+    for ttl in [Duration::from_secs(3_600), Duration::MAX] {
+        let refused = store.acquire(&request("z", &owner()).with_ttl(ttl)).await.unwrap_err();
+        let renewal = store.renew(&[held.lease().with_ttl(ttl)]).await.remove(0).unwrap_err();
+        for error in [refused, renewal] {
+            assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("1m59s"), "{error}");
+            assert!(!error.may_have_been_applied());
+        }
+    }
+    gone(&*store, "y", "a renewal that was refused has prolonged it").await;
+    gone(&*store, "z", "it was refused").await;
     let unreachable = Options::parse("zookeeper://127.0.0.1:1").unwrap().open().await.unwrap_err();
     assert_eq!(unreachable.kind(), ErrorKind::Unreachable, "{unreachable}");
 }
@@ -103,4 +113,23 @@ async fn leases_of_many_ttls_leave_few_sessions() {
     wait_until(Duration::from_secs(10), "unused sessions to be closed", || connections() <= 6);
     assert!(connections() >= 1, "{}", server.four_letters("cons"));
     busy(&store, &request("kept", &owner())).await;
+}
+
+/// A server takes 60 connections of one address by default. Every wait begins with a try.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_waits_has_one_connection() {
+    let server = Server::start();
+    let holder = open(&server.url("app")).await;
+    granted(&holder, &request("x", &owner())).await;
+    let connections = || server.four_letters("cons").lines().filter(|line| line.contains("sid=")).count();
+    let mut waiting = Vec::new();
+    for _ in 0..3 {
+        let store = open(&server.url("app")).await;
+        busy(&store, &request("x", &owner())).await;
+        store.inspect(None).await.unwrap();
+        let place = joining("x");
+        busy(&store, &place).await;
+        waiting.push((store, place));
+    }
+    wait_until(Duration::from_secs(5), "one connection of each", || connections() == 1 + waiting.len());
 }

@@ -1,0 +1,73 @@
+//! Rights that servers give a client, and take away.
+
+use std::time::Duration;
+
+use tenure::ErrorKind;
+use tenure::store::Store as _;
+use tenure_testkit::ZooKeeperServer as Server;
+use tenure_zookeeper::Options;
+use tokio::net::TcpListener;
+
+use crate::raw::{ALL, MAKE, READ, Raw, WRITE, refuse_login};
+use crate::requests::{granted, lease, owner, request};
+use crate::{gone, open};
+
+/// A node that its process cannot delete goes with its session.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_may_be_made_and_not_deleted_goes_with_its_session() {
+    let chroot = Server::fresh_chroot();
+    let mut admin = Raw::connect(Server::shared().addr(), "admin:secret").await;
+    admin.create(&format!("/{chroot}"), ALL).await;
+    admin.create(&format!("/{chroot}/x"), READ | WRITE | MAKE).await;
+    let url = Server::shared().url(&chroot);
+    let (store, other) = (open(&url).await, open(&url).await);
+    let held = owner();
+    granted(&store, &request("x", &held)).await;
+    let error = store.release(&lease("x", &held), Duration::ZERO).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    gone(&*other, "x", "its process goes on, and holds nothing").await;
+}
+
+/// The lease is there, whatever the server thinks of the question.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_that_is_refused_is_no_loss() {
+    let chroot = Server::fresh_chroot();
+    let store = open(&Server::shared().url(&chroot)).await;
+    let held = owner();
+    granted(&store, &request("x", &held)).await;
+    let mut admin = Raw::connect(Server::shared().addr(), "admin:secret").await;
+    let path = format!("/{chroot}/x");
+    let node = admin.only_child(&path).await;
+    admin.set_acl(&format!("{path}/{node}"), MAKE).await;
+    let error = store.renew(&[lease("x", &held)]).await.remove(0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+}
+
+/// It was a broken connection, which is tried again for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_login_is_an_error_of_its_own() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            tokio::spawn(refuse_login(listener.accept().await.unwrap().0));
+        }
+    });
+    let error = match Options::parse(&format!("zookeeper://me:wrong@{addr}")).unwrap().open().await {
+        Err(error) => error,
+        Ok(store) => store.acquire(&request("x", &owner())).await.unwrap_err(),
+    };
+    assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("login"), "{error}");
+}
+
+/// Others see what they may.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_node_hides_no_other_in_a_list() {
+    let plain = Server::shared().url(&Server::fresh_chroot());
+    let closed = open(&(plain.replace("://", "://me:secret@") + "?acl=creator&prefix=theirs")).await;
+    let all = open(&plain).await;
+    granted(&all, &request("mine", &owner())).await;
+    granted(&closed, &request("x", &owner())).await;
+    let names: Vec<_> = all.inspect(None).await.unwrap().iter().map(|entry| entry.name.to_string()).collect();
+    assert_eq!(names, ["mine"]);
+}

@@ -1,0 +1,106 @@
+//! Sessions after a silence, and requests that are lost.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use tenure::store::{AcquireReply, RenewReply};
+use tenure_testkit::{Proxy, ZooKeeperServer as Server};
+use tokio::time::timeout;
+
+use crate::requests::{busy, granted, lease, owner, request};
+use crate::tap::{CONNECT, CREATE, CREATE_CONTAINER, DELETE, Tap};
+use crate::{gone, open};
+
+/// The leader may be about to end the session, although its own server still takes requests. To connect is a sign of life.
+#[test]
+fn a_process_that_was_stopped_connects_again_before_it_asks() {
+    let tap = Tap::start(Server::shared().addr());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = open(&Server::url_at(tap.addr(), &Server::fresh_chroot())).await;
+        let first = owner();
+        granted(&store, &request("x", &first)).await;
+        store.release(&lease("x", &first), Duration::ZERO).await.unwrap();
+        tap.asked();
+        // As a stop of the whole process: nothing of it runs.
+        std::thread::sleep(Duration::from_millis(300));
+        granted(&store, &request("x", &owner())).await;
+        let asked = tap.asked();
+        let (by, _) = asked.iter().find(|(_, op)| *op == CREATE).unwrap();
+        assert!(asked.contains(&(*by, CONNECT)), "a node was made over the old connection: {asked:?}");
+    });
+}
+
+/// It stood in front of all who asked later, for as long as its process lived.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_for_a_busy_name_leaves_no_node() {
+    let (tap, chroot) = (Tap::start(Server::shared().addr()), Server::fresh_chroot());
+    let (direct, behind) = (open(&Server::shared().url(&chroot)).await, open(&Server::url_at(tap.addr(), &chroot)).await);
+    let held = owner();
+    granted(&direct, &request("x", &held)).await;
+    busy(&behind, &request("x", &owner())).await;
+    tap.lose_next(DELETE);
+    busy(&behind, &request("x", &owner())).await;
+    assert!(tap.has_lost());
+    direct.release(&lease("x", &held), Duration::ZERO).await.unwrap();
+    gone(&*direct, "x", "the node of the try is left").await;
+}
+
+/// Nothing of it can be left in a session that has ended.
+#[test]
+fn the_first_call_after_the_session_has_ended_is_done() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = open(&(Server::shared().url(&Server::fresh_chroot()) + "?timeout=1s")).await;
+        let short = |owner| request("x", owner).with_ttl(Duration::from_millis(400));
+        let first = owner();
+        granted(&store, &short(&first)).await;
+        store.release(&short(&first).lease(), Duration::ZERO).await.unwrap();
+        std::thread::sleep(Duration::from_millis(1_300));
+        granted(&store, &short(&owner())).await;
+    });
+}
+
+/// They refuse a client that has seen more than they know. For a session of its own, nothing is in the way.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_have_lost_their_data_give_locks_at_once() {
+    let tap = Tap::start(Server::shared().addr());
+    let store = open(&Server::url_at(tap.addr(), &Server::fresh_chroot())).await;
+    let first = owner();
+    granted(&store, &request("x", &first)).await;
+    store.release(&lease("x", &first), Duration::ZERO).await.unwrap();
+    tap.forget_sessions();
+    let granted = async {
+        while !matches!(store.acquire(&request("x", &owner())).await, Ok(AcquireReply::Granted(_))) {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(5), granted).await.expect("it goes on with the session that nobody knows");
+}
+
+/// Its own timeout is longer than the one by default.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_answer_is_awaited_for_the_operation_timeout() {
+    let proxy = Proxy::start_opaque(Server::shared().addr());
+    let store = open(&(Server::url_at(proxy.addr(), &Server::fresh_chroot()) + "?timeout=6s")).await;
+    let held = owner();
+    granted(&store, &request("x", &held)).await;
+    proxy.delay(Duration::from_millis(550));
+    assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+}
+
+/// Servers keep a container for ever that never had a child.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_of_an_unused_name_makes_no_node() {
+    let (tap, chroot) = (Tap::start(Server::shared().addr()), Server::fresh_chroot());
+    let (direct, behind) = (open(&Server::shared().url(&chroot)).await, open(&Server::url_at(tap.addr(), &chroot)).await);
+    let mut notices = behind.watch(&request("x", &owner())).await.unwrap();
+    let made: Vec<_> = tap.asked().into_iter().filter(|(_, op)| [CREATE, CREATE_CONTAINER].contains(op)).collect();
+    assert_eq!(made, []);
+    for used in ["first", "again"] {
+        let held = owner();
+        granted(&direct, &request("x", &held)).await;
+        timeout(Duration::from_secs(5), notices.next()).await.unwrap_or_else(|_| panic!("no notice: {used}")).unwrap();
+        direct.release(&lease("x", &held), Duration::ZERO).await.unwrap();
+    }
+}
