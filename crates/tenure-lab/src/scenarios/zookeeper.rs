@@ -9,8 +9,8 @@ use tenure_testkit::{Proxy, ZooKeeperEnsemble, ZooKeeperServer, wait_until};
 
 use super::actor::Claim;
 use super::fixtures::Played;
-use super::server::{self, Fixture, On, Target, plain, play};
-use super::stage::{Access, DOOR, Heir, Line, Look, PATIENCE, Stage, TTL, now, terms};
+use super::server::{self, Fixture, On, Target, by_order, plain, play};
+use super::stage::{Access, DOOR, Heir, PATIENCE, Stage, TTL, now, terms};
 use super::{Rows, anywhere};
 use crate::Item;
 
@@ -83,14 +83,9 @@ fn path(chroot: &str, name: &str) -> String {
     format!("/{chroot}/{name}")
 }
 
-/// Nodes as the lab looks at them: the first holds, and the others wait.
 fn access(near: &str, far: &str, nodes: impl Fn(&str) -> Vec<(String, String)> + Clone + 'static) -> Access {
-    let lined_up = nodes.clone();
-    let look: Look = Box::new(move |name| nodes(name).into_iter().next().map(|(node, _)| (node, false)));
-    let waits = |count: usize| u64::try_from(count.saturating_sub(1)).unwrap_or(u64::MAX);
-    let line: Line = Box::new(move |name| waits(lined_up(name).len()));
     let timed = |url: &str| format!("{url}?timeout=250ms");
-    Access { near: timed(near), far: timed(far), alone: false, look: Some(look), line: Some(line) }
+    by_order(timed(near), timed(far), move |name| nodes(name).into_iter().map(|(node, _)| node).collect())
 }
 
 impl Fixture for ZooKeeper {
