@@ -192,14 +192,19 @@ impl Actor {
                     continue;
                 }
                 Status::OtherKind(other) => {
-                    self.delete_known(&mine).await;
+                    if self.delete_known(&mine).await {
+                        self.node = Node::None;
+                    }
                     self.entry.end();
                     Err(Error::other_kind(&self.entry.name, other.kind(), request.share.kind()))
                 }
                 Status::Holds | Status::Waits { .. } if request.enqueue == Enqueue::No => {
                     let first = seen.first;
-                    let ((), busy) = tokio::join!(self.delete_known(&mine), holder(&self.entry, first.as_ref()));
-                    self.node = Node::None;
+                    let (is_deleted, busy) = tokio::join!(self.delete_known(&mine), holder(&self.entry, first.as_ref()));
+                    // If not, the task deletes it when it ends.
+                    if is_deleted {
+                        self.node = Node::None;
+                    }
                     self.entry.end();
                     Ok(AcquireReply::Busy(Busy::new(self.store()?.poll_interval).with_holder(busy)))
                 }
@@ -329,9 +334,9 @@ impl Actor {
         }
     }
 
-    async fn delete_known(&self, mine: &str) {
-        // If it fails, the task deletes it when it ends.
-        let _ = self.ask(Frame::delete(&self.entry.path_of(mine))).await;
+    /// Deletes a node. Returns whether it is gone for sure.
+    async fn delete_known(&self, mine: &str) -> bool {
+        matches!(self.ask(Frame::delete(&self.entry.path_of(mine))).await, Ok(_) | Err(Failed::Code(NO_NODE)))
     }
 
     async fn ask(&self, frame: Frame) -> Result<Reply, Failed> {

@@ -53,6 +53,49 @@ async fn a_create_whose_answer_was_lost_is_found_again() {
     granted(&other, &request("x", &owner())).await;
 }
 
+/// It is deleted as soon as there is a connection again. Its session goes on, and nobody else would delete it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_whose_deletion_was_lost_leaves_no_node() {
+    let (proxy, store, other) = through_proxy().await;
+    let (name, held) = (Name::new("x").unwrap(), owner());
+    granted(&other, &request("x", &held)).await;
+    // Else its session is made behind what is held.
+    granted(&store, &request("y", &owner())).await;
+    let waiting = async || other.inspect(Some(&name)).await.unwrap()[0].waiters.len();
+    let is_lost = async || {
+        proxy.hold_replies();
+        let request = request("x", &owner());
+        let attempt = store.acquire(&request);
+        let lose = async {
+            while waiting().await == 0 {
+                tokio::task::yield_now().await;
+            }
+            // It learns that it is second, and what it sends then is lost.
+            proxy.hold_requests();
+            proxy.release_replies();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            proxy.cut();
+            proxy.heal();
+        };
+        let (answer, ()) = tokio::join!(attempt, lose);
+        // What it asked of the holder was lost as well.
+        matches!(answer.unwrap(), AcquireReply::Busy(busy) if busy.holder.is_none())
+    };
+    for _ in 0..5 {
+        let was_lost = is_lost().await;
+        let gone = async {
+            while waiting().await > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, gone).await.expect("its node is left");
+        if was_lost {
+            return;
+        }
+    }
+    panic!("the deletion is never lost");
+}
+
 /// Its session, and all that it holds, goes on at the same server over another connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_connection_costs_no_lease_and_no_place() {
