@@ -83,9 +83,9 @@ fn path(chroot: &str, name: &str) -> String {
     format!("/{chroot}/{name}")
 }
 
-fn access(near: &str, far: &str, nodes: impl Fn(&str) -> Vec<(String, String)> + Clone + 'static) -> Access {
-    let timed = |url: &str| format!("{url}?timeout=250ms");
-    by_order(timed(near), timed(far), move |name| nodes(name).into_iter().map(|(node, _)| node).collect())
+/// Access by the nodes of a name.
+fn access(near: String, far: String, nodes: impl Fn(&str) -> Vec<(String, String)> + Clone + 'static) -> Access {
+    by_order(near, far, move |name| nodes(name).into_iter().map(|(node, _)| node).collect())
 }
 
 impl Fixture for ZooKeeper {
@@ -93,9 +93,9 @@ impl Fixture for ZooKeeper {
     const LATE: Duration = TICK.saturating_mul(2);
 
     fn access(self: Arc<Self>) -> Access {
-        let url = |addr| ZooKeeperServer::url_at(addr, &self.chroot);
+        let url = |addr| ZooKeeperServer::url_at(addr, &self.chroot) + "?timeout=250ms";
         let (near, far) = (url(self.proxy.addr()), url(self.server.addr()));
-        access(&near, &far, move |name| self.server.nodes(&path(&self.chroot, name)))
+        access(near, far, move |name| self.server.nodes(&path(&self.chroot, name)))
     }
 }
 
@@ -157,7 +157,7 @@ impl Fixture for Ensemble {
 
     fn access(self: Arc<Self>) -> Access {
         let (near, far) = (self.near.clone(), self.far.clone());
-        access(&near, &far, move |name| self.servers.leader().nodes(&path(&self.chroot, name)))
+        access(near, far, move |name| self.servers.leader().nodes(&path(&self.chroot, name)))
     }
 }
 
