@@ -9,8 +9,8 @@ use tenure_testkit::{MariaDbServer, PostgresServer, Proxy, SqlSession};
 use super::Rows;
 use super::fixtures::Row;
 use super::scheme::in_record;
-use super::server::{Fixture, Target, play};
-use super::stage::{Access, Line, Look, Stage, wall_clock};
+use super::server::{Fixture, Seen, Target, by_record, play};
+use super::stage::{Access, Stage, wall_clock};
 use crate::item::Run;
 
 /// Which database, and what its SQL calls things.
@@ -232,7 +232,7 @@ impl Database {
     }
 
     /// Those who hold a name or wait for it, as [`in_record`] has them.
-    fn look(&self, name: &str) -> Vec<(String, i64, String)> {
+    fn look(&self, name: &str) -> Vec<Seen> {
         let Engine { clock, line_break, .. } = self.engine;
         let question = format!(
             "SELECT concat({clock}, {line_break}, until, {line_break}, coalesce(owner, ''), {line_break}, coalesce(record, '')) \
@@ -253,14 +253,7 @@ impl Database {
 impl Fixture for Database {
     fn access(self: Arc<Self>) -> Access {
         let (near, far) = (self.url_at(self.proxy.addr()), self.url_at(self.server.addr()));
-        let lined_up = Arc::clone(&self);
-        let look: Look = Box::new(move |name| {
-            let first = self.look(name).into_iter().find(|(what, ..)| what != "waits");
-            first.map(|(_, _, owner)| (owner, false))
-        });
-        let waits = |(what, ..): &(String, i64, String)| u64::from(what == "waits");
-        let line: Line = Box::new(move |name| lined_up.look(name).iter().map(waits).sum());
-        Access { near, far, alone: false, look: Some(look), line: Some(line) }
+        by_record(near, far, move |name| self.look(name))
     }
 }
 

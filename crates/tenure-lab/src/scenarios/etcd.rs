@@ -3,12 +3,12 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tenure_testkit::{EtcdCluster, Proxy};
+use tenure_testkit::{EtcdCluster, Proxy, wait_until};
 
 use super::anywhere;
 use super::fixtures::Played;
-use super::server::{self, Fixture, On, Target, plain, play};
-use super::stage::{Access, DOOR, Heir, Line, Look, Stage, TTL, now, terms};
+use super::server::{self, Fixture, On, Target, by_order, plain, play};
+use super::stage::{Access, DOOR, Heir, PATIENCE, Stage, TTL, now, terms};
 use super::{Rows, fenced, holds};
 use crate::Item;
 
@@ -36,6 +36,7 @@ fn on_members() -> Vec<Item> {
         holds("etcd/13-leader-killed", "kill -9 of the leader, and it does not come back", play(Etcd::three, leader_killed)),
         holds("etcd/14-leader-cut-off", "the other members do not hear the leader, and clients do", play(Etcd::three, leader_cut_off)),
         holds("etcd/14-leader-goes-on", "the leader is stopped for longer than the lease, and goes on", play(Etcd::three, leader_goes_on)),
+        holds("etcd/15-follower-cut-off", "the member of the holder does not hear the other members", play(Etcd::three_near_follower, follower_cut_off)),
     ]
 }
 
@@ -45,30 +46,47 @@ struct Etcd {
     /// In front of its first member.
     proxy: Proxy,
     prefix: String,
-    /// All go to any of its members.
-    has_members: bool,
+    near: String,
+    far: String,
 }
 
 impl Etcd {
-    fn new(cluster: Arc<EtcdCluster>, has_members: bool) -> Self {
-        let proxy = Proxy::start_opaque(cluster.addr(0));
-        Self { cluster, proxy, prefix: EtcdCluster::fresh_prefix(), has_members }
+    /// All go to any of its members.
+    fn new(cluster: Arc<EtcdCluster>) -> Self {
+        let (proxy, prefix) = (Proxy::start_opaque(cluster.addr(0)), EtcdCluster::fresh_prefix());
+        let url = cluster.url(&prefix);
+        Self { cluster, proxy, prefix, near: url.clone(), far: url }
+    }
+
+    /// Those who are near go by the proxy.
+    fn behind_proxy(cluster: Arc<EtcdCluster>) -> Self {
+        let etcd = Self::new(cluster);
+        Self { near: EtcdCluster::url_at(etcd.proxy.addr(), &etcd.prefix), ..etcd }
     }
 
     /// On the one member that rows share.
     fn shared() -> Self {
         static SHARED: OnceLock<Arc<EtcdCluster>> = OnceLock::new();
-        Self::new(SHARED.get_or_init(Self::one).clone(), false)
+        Self::behind_proxy(SHARED.get_or_init(Self::one).clone())
     }
 
     /// On one member of its own.
     fn own() -> Self {
-        Self::new(Self::one(), false)
+        Self::behind_proxy(Self::one())
     }
 
     /// On three members of its own.
     fn three() -> Self {
-        Self::new(Arc::new(EtcdCluster::of(3).election(ELECTION).links().start()), true)
+        Self::new(Arc::new(EtcdCluster::of(3).election(ELECTION).links().start()))
+    }
+
+    /// As [`three`](Self::three). Those who are near go to one that follows, and the others to the leader.
+    fn three_near_follower() -> Self {
+        let etcd = Self::three();
+        let leader = etcd.cluster.leader();
+        let [near, far] =
+            [follower_of(leader), leader].map(|member| EtcdCluster::url_at(etcd.cluster.addr(member), &etcd.prefix));
+        Self { near, far, ..etcd }
     }
 
     fn one() -> Arc<EtcdCluster> {
@@ -84,24 +102,25 @@ impl Etcd {
     }
 }
 
+/// A member of three that does not lead.
+fn follower_of(leader: usize) -> usize {
+    (leader + 1) % 3
+}
+
+/// The owner in a value of ours.
+fn owner(value: &str) -> String {
+    value.rsplit('\t').next().unwrap_or_default().to_owned()
+}
+
 impl Fixture for Etcd {
     /// A lease that nobody renews ends up to half a second late, and the revocation takes its time.
     const LATE: Duration = Duration::from_millis(750);
 
     fn access(self: Arc<Self>) -> Access {
-        let url = |addr| EtcdCluster::url_at(addr, &self.prefix);
-        let [near, far] = if self.has_members {
-            [(); 2].map(|()| self.cluster.url(&self.prefix))
-        } else {
-            [url(self.proxy.addr()), url(self.cluster.addr(0))]
-        };
-        let lined_up = Arc::clone(&self);
-        let owner = |value: &str| value.rsplit('\t').next().map(|owner| (owner.to_owned(), false));
-        let look: Look = Box::new(move |name| self.keys(name).first().and_then(|(_, value)| owner(value)));
-        let waits = |count: usize| u64::try_from(count.saturating_sub(1)).unwrap_or(u64::MAX);
-        let line: Line = Box::new(move |name| waits(lined_up.keys(name).len()));
-        let timed = |url| format!("{url}&timeout=250ms");
-        Access { near: timed(near), far: timed(far), alone: false, look: Some(look), line: Some(line) }
+        let timed = |url: &str| format!("{url}&timeout=250ms");
+        by_order(timed(&self.near), timed(&self.far), move |name| {
+            self.keys(name).into_iter().map(|(_, value)| owner(&value)).collect()
+        })
     }
 }
 
@@ -190,4 +209,16 @@ fn leader_goes_on(stage: &mut Stage<'_>, on: &Etcd) {
         stage.holds_true(!second.is_granted(), "the door was granted to another");
     }
     stage.ends_well(&first, &second);
+}
+
+/// It passes on what keeps the lease, and cannot answer. So the lease ends a ttl after the holder has given up.
+fn follower_cut_off(stage: &mut Stage<'_>, on: &Etcd) {
+    let link = on.cluster.link(follower_of(on.cluster.leader()));
+    let all_serve = || on.cluster.etcdctl().args(["endpoint", "health"]).output().is_ok_and(|output| output.status.success());
+    let mend = || {
+        link.heal();
+        wait_until(PATIENCE, "all members to serve", all_serve);
+    };
+    let next = stage.validity() + stage.next();
+    stage.is_cut_off("the holder's member does not hear the others", || link.black_hole(), mend, next);
 }

@@ -8,8 +8,8 @@ use tenure_testkit::{MemcachedServer, Proxy, wait_until};
 use super::actor::Claim;
 use super::fixtures::Played;
 use super::scheme::in_record;
-use super::server::{self, Fixture, On, Target, plain, play};
-use super::stage::{Access, DOOR, Heir, Line, Look, PATIENCE, Stage, TTL, now, terms};
+use super::server::{self, Fixture, On, Seen, Target, by_record, plain, play};
+use super::stage::{Access, DOOR, Heir, PATIENCE, Stage, TTL, now, terms};
 use super::{Rows, anywhere};
 use crate::Item;
 
@@ -102,7 +102,7 @@ impl Memcached {
     }
 
     /// Those who hold a name or wait for it, as [`in_record`] has them.
-    fn look(&self, name: &str) -> Vec<(String, i64, String)> {
+    fn look(&self, name: &str) -> Vec<Seen> {
         let of_server = |server: &Arc<MemcachedServer>| {
             let lines = server.ask(&format!("get {}", self.key(name)), None);
             let now = i64::try_from(server.stat("time")).expect("a sane clock") * 1_000_000;
@@ -121,14 +121,7 @@ impl Fixture for Memcached {
         // Of several, clients have to name all alike.
         let first = self.server().addr();
         let (near, far) = (url(if others.is_empty() { self.proxy.addr() } else { first }), url(first));
-        let lined_up = Arc::clone(&self);
-        let look: Look = Box::new(move |name| {
-            let first = self.look(name).into_iter().find(|(what, ..)| what != "waits");
-            first.map(|(_, _, owner)| (owner, false))
-        });
-        let waits = |(what, ..): &(String, i64, String)| u64::from(what == "waits");
-        let line: Line = Box::new(move |name| lined_up.look(name).iter().map(waits).sum());
-        Access { near, far, alone: false, look: Some(look), line: Some(line) }
+        by_record(near, far, move |name| self.look(name))
     }
 }
 

@@ -7,7 +7,7 @@ use tenure_testkit::Proxy;
 
 use super::Rows;
 use super::fixtures::{Played, Row};
-use super::stage::{Access, BELIEF, DOOR, OPERATION, SLACK, Stage, now, terms};
+use super::stage::{Access, BELIEF, DOOR, Line, Look, OPERATION, SLACK, Stage, now, terms};
 use crate::Item;
 use crate::item::Run;
 
@@ -30,6 +30,29 @@ pub(super) trait Target: Fixture {
     fn kill(&self);
     fn restart(&self);
 }
+
+/// Access to a store whose locks are read as [`in_record`](super::scheme::in_record) has them.
+pub(super) fn by_record(near: String, far: String, read: impl Fn(&str) -> Vec<Seen> + Clone + 'static) -> Access {
+    let lined_up = read.clone();
+    let look: Look = Box::new(move |name| {
+        let first = read(name).into_iter().find(|(what, ..)| what != "waits");
+        first.map(|(_, _, owner)| (owner, false))
+    });
+    let waits = |(what, ..): &Seen| u64::from(what == "waits");
+    let line: Line = Box::new(move |name| lined_up(name).iter().map(waits).sum());
+    Access { near, far, alone: false, look: Some(look), line: Some(line) }
+}
+
+/// Access to a store in which all who ask for a name have something there, in their order: the first holds, and the others wait.
+pub(super) fn by_order(near: String, far: String, read: impl Fn(&str) -> Vec<String> + Clone + 'static) -> Access {
+    by_record(near, far, move |name| {
+        let kinds = std::iter::once("holds").chain(std::iter::repeat("waits"));
+        kinds.zip(read(name)).map(|(what, owner)| (what.to_owned(), 0, owner)).collect()
+    })
+}
+
+/// One who holds or waits: which, for how long yet, and its owner.
+pub(super) type Seen = (String, i64, String);
 
 /// A scenario on such a store.
 pub(super) type On<T> = fn(&mut Stage<'_>, &T);

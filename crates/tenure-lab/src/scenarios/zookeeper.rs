@@ -9,8 +9,8 @@ use tenure_testkit::{Proxy, ZooKeeperEnsemble, ZooKeeperServer, wait_until};
 
 use super::actor::Claim;
 use super::fixtures::Played;
-use super::server::{self, Fixture, On, Target, plain, play};
-use super::stage::{Access, DOOR, Heir, Line, Look, PATIENCE, Stage, TTL, now, terms};
+use super::server::{self, Fixture, On, Target, by_order, plain, play};
+use super::stage::{Access, DOOR, Heir, PATIENCE, Stage, TTL, now, terms};
 use super::{Rows, anywhere};
 use crate::Item;
 
@@ -83,14 +83,9 @@ fn path(chroot: &str, name: &str) -> String {
     format!("/{chroot}/{name}")
 }
 
-/// Nodes as the lab looks at them: the first holds, and the others wait.
-fn access(near: &str, far: &str, nodes: impl Fn(&str) -> Vec<(String, String)> + Clone + 'static) -> Access {
-    let lined_up = nodes.clone();
-    let look: Look = Box::new(move |name| nodes(name).into_iter().next().map(|(node, _)| (node, false)));
-    let waits = |count: usize| u64::try_from(count.saturating_sub(1)).unwrap_or(u64::MAX);
-    let line: Line = Box::new(move |name| waits(lined_up(name).len()));
-    let timed = |url: &str| format!("{url}?timeout=250ms");
-    Access { near: timed(near), far: timed(far), alone: false, look: Some(look), line: Some(line) }
+/// Access by the nodes of a name.
+fn access(near: String, far: String, nodes: impl Fn(&str) -> Vec<(String, String)> + Clone + 'static) -> Access {
+    by_order(near, far, move |name| nodes(name).into_iter().map(|(node, _)| node).collect())
 }
 
 impl Fixture for ZooKeeper {
@@ -98,9 +93,9 @@ impl Fixture for ZooKeeper {
     const LATE: Duration = TICK.saturating_mul(2);
 
     fn access(self: Arc<Self>) -> Access {
-        let url = |addr| ZooKeeperServer::url_at(addr, &self.chroot);
+        let url = |addr| ZooKeeperServer::url_at(addr, &self.chroot) + "?timeout=250ms";
         let (near, far) = (url(self.proxy.addr()), url(self.server.addr()));
-        access(&near, &far, move |name| self.server.nodes(&path(&self.chroot, name)))
+        access(near, far, move |name| self.server.nodes(&path(&self.chroot, name)))
     }
 }
 
@@ -162,7 +157,7 @@ impl Fixture for Ensemble {
 
     fn access(self: Arc<Self>) -> Access {
         let (near, far) = (self.near.clone(), self.far.clone());
-        access(&near, &far, move |name| self.servers.leader().nodes(&path(&self.chroot, name)))
+        access(near, far, move |name| self.servers.leader().nodes(&path(&self.chroot, name)))
     }
 }
 
