@@ -171,6 +171,24 @@ async fn a_forged_push_gives_no_id() {
     assert!(!early, "it gave an id while another held the name");
 }
 
+/// A user whose rights were withdrawn gets no id, and an error that says why.
+#[tokio::test]
+async fn a_source_of_ids_that_is_refused_says_so() {
+    let server = RedisServer::start();
+    server.cli("ACL SETUSER app on >app ~* &* +@all");
+    let url = server.url().replacen("redis://", "redis://app:app@", 1);
+    let ids = tenure_redis::connect(&url).await.unwrap().ids("door");
+    let first = ids.next().await.unwrap();
+    for _ in 1..1_024 {
+        ids.next().await.unwrap();
+    }
+    server.cli("ACL SETUSER app -@all +ping");
+    let error = timeout(PATIENCE, ids.next()).await.expect("no error").unwrap_err();
+    assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("NOPERM"), "{error}");
+    server.cli("ACL SETUSER app +@all");
+    assert!(timeout(PATIENCE, ids.next()).await.unwrap().unwrap() >= first + 1_024);
+}
+
 /// A name that a push has handed to a waiter: the waiter's store, and its lease, which was not renewed yet.
 async fn handed_over(server: &RedisServer, scheme: &str) -> (impl Store + use<>, Lease) {
     let open = async || Options::parse(&format!("{}?scheme={scheme}", server.url())).unwrap().open().await.unwrap();

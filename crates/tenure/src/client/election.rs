@@ -244,7 +244,7 @@ impl Seen {
             if now.since(since) < LONGEST_OLD {
                 return Ok(false);
             }
-            // Whoever leads is the next item.
+            // The leader of now is the next item.
             *self = Self::default();
             let what = "the store goes on giving leaders smaller fences than before, so it has lost its counter";
             return Err(Error::unavailable(what).with_hint("see whether its data was deleted or restored"));

@@ -185,10 +185,10 @@ async fn a_store_that_forgot_its_counter_is_one_error_and_the_stream_goes_on() {
     store.shows(later.clone());
     assert!(timeout(secs(10), leaders.next()).await.is_err(), "it is no old answer yet");
     clock.sleep(secs(31));
-    let told = timeout(SOON, leaders.next()).await.expect("nobody is told").unwrap().unwrap_err();
+    let told = timeout(SOON, leaders.next()).await.expect("no error").unwrap().unwrap_err();
     assert!(told.kind() == ErrorKind::Unavailable && told.to_string().contains("counter"), "{told}");
     let seen = next(&mut leaders).await.unwrap();
     assert_eq!((label(Some(&seen)), seen.fence), (Some("b"), below));
     clock.sleep(secs(60));
-    assert!(timeout(secs(10), leaders.next()).await.is_err(), "it is told twice");
+    assert!(timeout(secs(10), leaders.next()).await.is_err(), "it comes twice");
 }
