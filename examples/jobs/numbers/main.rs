@@ -24,10 +24,10 @@ struct Args {
     #[arg(long)]
     store: Option<String>,
     /// Processes
-    #[arg(long, default_value_t = 32)]
-    processes: usize,
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
+    processes: u16,
     /// Numbers of each process
-    #[arg(long, default_value_t = 1_000)]
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(i64).range(1..))]
     numbers: i64,
     /// Kills nobody
     #[arg(long)]
@@ -75,9 +75,9 @@ fn number_floors(args: &Args, place: &Place, store: &str) -> Result<bool, Error>
     let command = options.into_iter().flat_map(|(option, value)| [option.to_owned(), value]).collect();
     let kills = Faults { kill_every: Duration::from_secs(1), ..Faults::NONE };
     let began = Instant::now();
-    let mut processes = Children::start(args.processes, command, if args.no_crashes { Faults::NONE } else { kills })?;
+    let mut processes = Children::start(args.processes.into(), command, if args.no_crashes { Faults::NONE } else { kills })?;
     while !processes.tend()? {}
-    let (seconds, wanted) = (began.elapsed().as_secs_f64(), i64::try_from(args.processes)? * args.numbers);
+    let (seconds, wanted) = (began.elapsed().as_secs_f64(), i64::from(args.processes) * args.numbers);
     let audit = thread.audit()?;
     println!("{} processes x {} floors in {seconds:.1} s, {} killed", args.processes, args.numbers, processes.killed);
     println!("floors      {} of {wanted}", audit.floors);
