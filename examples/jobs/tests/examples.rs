@@ -121,7 +121,7 @@ fn bad_input_is_refused() {
         ("flash_sale", &["--only", "nothing-like-it"][..], "nothing-like-it"),
         ("flash_sale", &["--buyers", "0"], "--buyers"),
         ("flash_sale", &["--items", "0"], "--items"),
-        ("flash_sale", &["--units", "-1"], "--units"),
+        ("flash_sale", &["--units", "0"], "--units"),
         ("task_queue", &["--workers", "0"], "--workers"),
         ("task_queue", &["--tasks", "1"], "--tasks"),
         ("task_queue", &["--store", &url, "--only", "fence"], "fence"),
