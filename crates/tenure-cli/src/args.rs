@@ -175,7 +175,8 @@ pub(crate) struct Run {
     #[arg(long, conflicts_with_all = ["max_hold", "no_renew"])]
     pub(crate) restart: bool,
     /// One run in each period of a schedule, on however many hosts: the name stays taken for half
-    /// of it. The hosts may come late or early by a fifth of it. Waits 5 s at most
+    /// of it. The hosts may come late or early by a fifth of it. Waits 5 s at most. The
+    /// shortest period is 55 s in memcached, 10 s in etcd
     #[arg(long, value_name = "DUR", value_parser = parse_duration, conflicts_with_all = ["wait", "no_wait", "min_hold", "max_hold", "restart", "shared", "permits"])]
     pub(crate) once_per: Option<Duration>,
     #[command(flatten)]
@@ -460,10 +461,14 @@ When the command ends by itself, this host resigns, and the next candidate leads
 at once. It campaigns again: at once if the command ran for a minute, else after
 a pause of 1 s, which doubles with each such end, to a minute at most.
 
-TERM, INT and QUIT are passed on to the command. When it has ended, so has this:
-with the command's exit code, or 128+n before it ran. A command that cannot be
-run ends it as well, with 126 or 127. A HUP ends it if the command dies of it.
-What the command leaves behind is ended before another host can lead.
+TERM, INT and QUIT are passed on to the command. When it has ended, and what it
+left behind, so has this: with its exit code, or 128+n before it ran. A command
+that cannot be run ends it as well, with 126 or 127. A HUP ends it if the
+command dies of it. While no command runs, a HUP ends it on a terminal alone.
+
+What the command leaves behind gets TERM and, after --kill-after, KILL, before
+another host can lead. If tenure itself gets KILL, the command does too, and
+what that has left behind goes on.
 
 The command gets the variables of `tenure run`, TENURE_FENCE among them.
 `tenure show -w NAME` follows who leads.

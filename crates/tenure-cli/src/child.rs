@@ -111,6 +111,11 @@ impl Child {
     }
 }
 
+/// Collects children that have ended. Only while no command runs: its end would be collected as well.
+pub(crate) fn collect() {
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+}
+
 /// Tells the command what it holds, and none of our secrets.
 fn set(command: &mut Command, variables: &Variables) {
     for (variable, value) in variables.values() {

@@ -1,16 +1,19 @@
 //! `tenure lead`.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use tenure::{BootTime, format_duration};
 use tokio::time::{Instant, sleep_until};
 
 use crate::args::Lead;
+use crate::child;
 use crate::config::Settings;
 use crate::exit::{CANNOT_RUN, Failure, LOST, NOT_FOUND};
 use crate::run::{Done, under_lock};
 use crate::signals::{Signals, unheard_before};
-use crate::supervise::{End, asks_to_end};
+use crate::supervise::End;
 use crate::take::Plan;
 
 /// A command that ran for less time ended too soon.
@@ -27,45 +30,97 @@ pub(crate) async fn main(args: &Lead) -> Result<u8, Failure> {
     let taking = args.taking();
     let plan = Plan { is_patient: true, ..Plan::guarded(&args.name, &taking, &settings)? };
     let mut passed_on = Signals::passed_on().map_err(|e| unheard_before(&e))?;
+    let mut children = Signals::of_children().map_err(|e| unheard_before(&e))?;
     let locker = plan.locker_unless(&mut passed_on).await?;
-    let mut pause = FIRST_PAUSE;
+    let (names, voice, mut pauses) = (&plan.names, settings.voice, Pauses::default());
     loop {
-        let guards = plan.take_on(&locker, BootTime::now(), &mut passed_on).await?;
+        let guards = collecting(&mut children, plan.take_on(&locker, BootTime::now(), &mut passed_on)).await?;
         let began = BootTime::now();
         let done = under_lock(&args.command, &plan, &locker, guards, &mut passed_on).await;
-        let Done { end, code, was_asked } = match done {
+        let ran = BootTime::now().since(began);
+        let (what, pause) = match done {
             // Before the command was started.
-            Err(Failure { code: LOST, text, .. }) => {
-                settings.voice.say(text.unwrap_or_default());
-                continue;
+            Err(Failure { code: LOST, text, .. }) => (text.unwrap_or_default(), pauses.after(ran)),
+            Ok(Done { end: End::Lost, was_asked: false, .. }) => (String::new(), Duration::ZERO),
+            done => {
+                let Done { code, was_asked, .. } = done?;
+                let never_ran = [CANNOT_RUN, NOT_FOUND].contains(&code) && ran < AT_ONCE;
+                if was_asked || never_ran {
+                    return Ok(code);
+                }
+                (format!("the command ended with {code} after {}", format_duration(ran)), pauses.after(ran))
             }
-            done => done?,
         };
-        let (names, voice, ran) = (&plan.names, settings.voice, BootTime::now().since(began));
-        let never_ran = [CANNOT_RUN, NOT_FOUND].contains(&code) && ran < AT_ONCE;
-        if was_asked || never_ran {
-            return Ok(code);
-        }
-        if end == End::Lost {
-            voice.say(format_args!("campaigning for {names} again"));
+        let (what, mark) = (what.as_str(), if what.is_empty() { "" } else { "; " });
+        if pause.is_zero() {
+            voice.say(format_args!("{what}{mark}campaigning for {names} again"));
             continue;
         }
+        voice.say(format_args!("{what}{mark}campaigning for {names} again in {}", format_duration(pause)));
+        if let Some(signal) = collecting(&mut children, asked_within(pause, &mut passed_on)).await {
+            return Err(Failure::signalled(signal.as_raw()));
+        }
+    }
+}
+
+/// Pauses before the next campaign.
+#[derive(Debug)]
+struct Pauses(Duration);
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self(FIRST_PAUSE)
+    }
+}
+
+impl Pauses {
+    /// Pause after a lead that ended by itself, or before the command was started.
+    fn after(&mut self, ran: Duration) -> Duration {
         if ran >= LONG_ENOUGH {
-            pause = FIRST_PAUSE;
-            voice.say(format_args!("the command ended with {code}; campaigning for {names} again"));
-            continue;
+            *self = Self::default();
+            return Duration::ZERO;
         }
-        let [ran, next] = [ran, pause].map(format_duration);
-        voice.say(format_args!("the command ended with {code} after {ran}; campaigning for {names} again in {next}"));
-        let until = Instant::now() + pause;
-        loop {
-            tokio::select! {
-                signal = passed_on.next() => if asks_to_end(signal) {
-                    return Err(Failure::signalled(signal.as_raw()));
-                },
-                () = sleep_until(until) => break,
-            }
+        let next = (self.0 * 2).min(LONGEST_PAUSE);
+        std::mem::replace(&mut self.0, next)
+    }
+}
+
+/// The signal that ends a pause and the candidate.
+async fn asked_within(pause: Duration, signals: &mut Signals) -> Option<Signal> {
+    let until = Instant::now() + pause;
+    loop {
+        tokio::select! {
+            signal = signals.next() => if signals.end_candidate(signal) {
+                return Some(signal);
+            },
+            () = sleep_until(until) => return None,
         }
-        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Waits while no command runs, and collects what ends meanwhile. The first process of a container gets
+/// every process whose parent has ended.
+async fn collecting<T>(children: &mut Signals, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    loop {
+        child::collect();
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            _ = children.next() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lead_that_ends_too_soon_is_followed_by_ever_longer_pauses() {
+        let mut pauses = Pauses::default();
+        let seconds: Vec<u64> = (0..8).map(|_| pauses.after(Duration::ZERO).as_secs()).collect();
+        assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!((pauses.after(LONG_ENOUGH), pauses.after(AT_ONCE)), (Duration::ZERO, FIRST_PAUSE));
     }
 }

@@ -1,7 +1,9 @@
 //! The result of a command, on stdout.
 
 use std::io::{self, ErrorKind, Write, stdout};
+use std::os::fd::AsFd as _;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::Signal;
 
 use crate::exit::{DAMAGED, Failure, by_signal};
@@ -16,6 +18,15 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
         ErrorKind::BrokenPipe => Failure::told(by_signal(Signal::PIPE.as_raw())),
         _ => unwritten(&error),
     })
+}
+
+/// Fails as [`print`] does if the reader has closed the pipe, although there is nothing to write.
+pub(crate) fn is_read() -> Result<(), Failure> {
+    let out = stdout();
+    let mut polled = [PollFd::new(out.as_fd(), PollFlags::empty())];
+    let is_gone = poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+        && polled[0].revents().is_some_and(|events| events.contains(PollFlags::POLLERR));
+    if is_gone { Err(Failure::told(by_signal(Signal::PIPE.as_raw()))) } else { Ok(()) }
 }
 
 /// Writes a result that somebody has to read, such as a token.

@@ -5,13 +5,14 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use tenure::store::Features;
 use tenure::{BootTime, EndReason, Error, Guards, Locker, Name, ReleaseOutcome, format_duration};
 use tokio::time::timeout;
 
 use crate::args::{Run, Taking};
 use crate::child::Child;
 use crate::config::{Settings, TTL};
-use crate::exit::{Failure, LOST, Voice, say};
+use crate::exit::{Failure, LOST, USAGE, Voice, say};
 use crate::give_up::{give_up, left_taken};
 use crate::signals::{Signals, unheard, unheard_before};
 use crate::supervise::{End, Supervisor};
@@ -22,6 +23,8 @@ use crate::{exec, store};
 
 /// Shortest period of a schedule: stores keep times in milliseconds, some in seconds.
 const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
+/// Longest period. What is longer overflows the arithmetic of some stores.
+const LONGEST_PERIOD: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// Longest wait for a name that is taken once in each period.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
@@ -38,7 +41,17 @@ pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
     };
     let plan = Plan { renews: !args.no_renew, ..Plan::guarded(&args.name, &taking, &settings)? };
     let mut passed_on = Signals::passed_on().map_err(|e| unheard_before(&e))?;
-    let (locker, mut guards) = plan.take(&mut passed_on).await?;
+    let started = BootTime::now();
+    // Settings that nobody wrote: they come of the period.
+    let of_period = |failure: Failure| match args.once_per {
+        Some(period) if failure.code == USAGE && args.taking.ttl.is_none() => {
+            failure.and(&format!("--once-per {} takes half of it, or less, for the ttl", format_duration(period)))
+        }
+        _ => failure,
+    };
+    let locker = plan.locker_unless(&mut passed_on).await.map_err(of_period)?;
+    args.once_per.map_or(Ok(()), |period| check_period(period, &locker.store().features()))?;
+    let mut guards = plan.take_on(&locker, started, &mut passed_on).await?;
     loop {
         let Done { end, code, .. } = under_lock(&args.command, &plan, &locker, guards, &mut passed_on).await?;
         if end != End::Lost || !args.restart {
@@ -65,6 +78,9 @@ fn once_per(period: Duration, taking: &Taking, settings: &Settings) -> Result<Ta
         let what = format!("--once-per {period} is too short for one run on several hosts");
         return Err(Failure::usage(format!("{what}; the shortest period is {shortest}")));
     }
+    if period > LONGEST_PERIOD {
+        return Err(Failure::usage(format!("--once-per {period:?} is longer than a century; use a shorter period")));
+    }
     if let Some(ttl) = taking.ttl.filter(|ttl| *ttl > half) {
         let [ttl, period, half] = [ttl, period, half].map(format_duration);
         let what =
@@ -74,6 +90,25 @@ fn once_per(period: Duration, taking: &Taking, settings: &Settings) -> Result<Ta
     let ttl = asked.unwrap_or(TTL).min(half);
     let wait = (half / 10).min(LONGEST_WAIT);
     Ok(Taking { ttl: Some(ttl), min_hold: Some(half), wait: Some(wait), no_wait: false, ..taking.clone() })
+}
+
+/// Refuses a period that the store cannot keep: its leases end late, or with the process.
+///
+/// Half of the period and what a lease lasts longer have to end a fifth of the period on both sides from
+/// the next tick.
+fn check_period(period: Duration, store: &Features) -> Result<(), Failure> {
+    let asked = format_duration(period);
+    if store.process_bound {
+        let what = "keeps a name taken when the command has ended, and in this store a lease ends with its process";
+        return Err(Failure::usage(format!("--once-per {asked} {what}; use another store")));
+    }
+    let shortest = store.late_end * 10;
+    if period < shortest {
+        let [late, shortest] = [store.late_end, shortest].map(format_duration);
+        let what = format!("--once-per {asked} is too short for this store, where a lease may last {late} longer than it should");
+        return Err(Failure::usage(format!("{what}; the shortest period is {shortest}")));
+    }
+    Ok(())
 }
 
 /// How a run of the command went.

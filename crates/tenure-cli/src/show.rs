@@ -4,13 +4,14 @@ use std::io::{IsTerminal, stdout};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tenure::{BootTime, Entry, Holder, Kind, Locker, Name, Owner, Queued, Share, format_duration};
+use tenure::{BootTime, Entry, Fence, Holder, Kind, Locker, Name, Owner, Queued, Share, format_duration};
 use tokio::time::sleep;
 
 use crate::args::{Output, Show};
 use crate::config::Settings;
 use crate::exit::{Failure, NOT_ACQUIRED, Voice};
 use crate::names::lock_name;
+use crate::output::is_read;
 pub(crate) use crate::output::print;
 use crate::{min_hold, store};
 
@@ -87,8 +88,9 @@ async fn look(locker: &Locker, name: &Name, args: &Show) -> Result<Option<Entry>
 
 /// Prints a line at each change of the holders of a name, until a signal ends that.
 async fn follow(mut locker: Option<Locker>, name: &Name, args: &Show, settings: &Settings) -> Result<u8, Failure> {
-    let (mut before, mut outage) = (None, false);
+    let (mut seen_before, mut outage) = (Followed::default(), false);
     loop {
+        is_read()?;
         let seen = match &locker {
             Some(locker) => locker.inspect(name).await,
             // A file that nobody has made yet.
@@ -99,15 +101,12 @@ async fn follow(mut locker: Option<Locker>, name: &Name, args: &Show, settings: 
                 if std::mem::take(&mut outage) {
                     settings.voice.say("the store serves us again");
                 }
-                let entry = entry.unwrap_or_else(|| Entry::new(name.clone(), Vec::new(), Vec::new()));
-                let holders: Vec<_> =
-                    entry.holders.iter().map(|holder| (holder.owner.clone(), holder.share, holder.fence)).collect();
-                if before.as_ref() != Some(&holders) {
+                let mut entry = entry.unwrap_or_else(|| Entry::new(name.clone(), Vec::new(), Vec::new()));
+                if seen_before.is_change(&mut entry) {
                     match args.output {
                         Output::Json => print(&format!("{}\n", to_json(&entry)))?,
                         Output::Text => print(&follow_line(&entry))?,
                     }
-                    before = Some(holders);
                 }
             }
             Err(error) if error.is_transient() => {
@@ -121,6 +120,25 @@ async fn follow(mut locker: Option<Locker>, name: &Name, args: &Show, settings: 
         if locker.is_none() {
             locker = store::open_existing(settings, None).await?;
         }
+    }
+}
+
+/// The holders of a name that were printed last. Nothing before the first.
+#[derive(Debug, Default)]
+struct Followed(Option<Vec<(Owner, Share, Option<Fence>)>>);
+
+impl Followed {
+    /// Whether the holders are others than before. A fence that the store does not show for a moment is
+    /// that of before.
+    fn is_change(&mut self, entry: &mut Entry) -> bool {
+        for holder in &mut entry.holders {
+            let known = self.0.iter().flatten().find(|(owner, ..)| *owner == holder.owner);
+            holder.fence = holder.fence.or(known.and_then(|(.., fence)| *fence));
+        }
+        let holders = Some(entry.holders.iter().map(|holder| (holder.owner.clone(), holder.share, holder.fence)).collect());
+        let is_change = self.0 != holders;
+        self.0 = holders;
+        is_change
     }
 }
 

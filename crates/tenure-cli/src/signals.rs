@@ -10,6 +10,8 @@ use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
 use crate::exit::{Failure, UNREACHABLE};
+use crate::supervise::asks_to_end;
+use crate::terminal;
 
 /// Signals that are forwarded to the child, and obeyed while there is none.
 const PASSED_ON: [Signal; 6] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
@@ -21,6 +23,8 @@ pub(crate) struct Signals {
     /// Signals that our parent had us ignore, as a mask. They stay ignored, by us and by the
     /// command.
     ignored: u64,
+    /// We were started on a terminal, whose end is a HUP.
+    has_terminal: bool,
 }
 
 impl Signals {
@@ -35,12 +39,23 @@ impl Signals {
         Self::listen(&[Signal::CONT, Signal::CHILD, Signal::TSTP], self.ignored & bit(Signal::TSTP))
     }
 
+    /// From now on the ends of children arrive here.
+    pub(crate) fn of_children() -> io::Result<Self> {
+        Self::listen(&[Signal::CHILD], 0)
+    }
+
     fn listen(signals: &[Signal], ignored: u64) -> io::Result<Self> {
         let heard = signals.iter().filter(|signal| ignored & bit(**signal) == 0);
         let streams = heard.map(|signal| Ok((*signal, unix::signal(SignalKind::from_raw(signal.as_raw()))?)));
         let streams = streams.collect::<io::Result<_>>()?;
         unblock(signals);
-        Ok(Self { streams, ignored })
+        Ok(Self { streams, ignored, has_terminal: terminal::is_there() })
+    }
+
+    /// Whether a candidate ends that has no command running. Without a terminal a HUP is for a command
+    /// that reads its configuration anew.
+    pub(crate) fn end_candidate(&self, signal: Signal) -> bool {
+        asks_to_end(signal) && (signal != Signal::HUP || self.has_terminal)
     }
 
     /// The next one.

@@ -16,7 +16,6 @@ use crate::exit::{Failure, UNREACHABLE, about};
 use crate::names::Names;
 use crate::observer::Observer;
 use crate::signals::Signals;
-use crate::supervise::asks_to_end;
 use crate::{min_hold, nested, store};
 
 /// How long a clean-up may hold up our end.
@@ -160,7 +159,7 @@ impl<'a> Plan<'a> {
     async fn asked(&self, signals: &mut Signals) -> Signal {
         loop {
             let signal = signals.next().await;
-            if !self.is_patient || asks_to_end(signal) {
+            if !self.is_patient || signals.end_candidate(signal) {
                 return signal;
             }
         }

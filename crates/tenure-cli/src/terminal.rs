@@ -155,6 +155,11 @@ fn is_pipe() -> bool {
     fstat(stdout()).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo)
 }
 
+/// Whether we have a controlling terminal. One that was hung up is there no more.
+pub(crate) fn is_there() -> bool {
+    controlling().is_some()
+}
+
 fn controlling() -> Option<File> {
     OpenOptions::new().read(true).write(true).open("/dev/tty").ok()
 }

@@ -24,6 +24,8 @@ use crate::transaction::Call;
 const CONTACT: Duration = Duration::from_secs(5);
 /// memcached counts whole seconds.
 const MIN_TTL: Duration = Duration::from_secs(1);
+/// The server counts whole seconds: `GUARANTEES.md` has the sum.
+const LATE_END: Duration = Duration::from_millis(5_500);
 /// A waiter far back in the queue polls less often, and never less than this.
 const SLOWEST_POLL: Duration = Duration::from_secs(1);
 /// Names that are read at once, and those that are looked at.
@@ -176,6 +178,7 @@ impl Store for MemcachedStore {
             .with_server_clock(true)
             .with_late_commands(self.0.servers.all.iter().any(Connection::has_late_commands))
             .with_min_ttl(MIN_TTL)
+            .with_late_end(LATE_END)
             .with_max_name(Key::MAX - self.prefix_length())
             .with_operation_timeout(self.0.timeout)
             .with_timed_calls(true)

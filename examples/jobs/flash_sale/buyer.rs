@@ -160,5 +160,5 @@ fn fence(held: &Held) -> Option<i64> {
 /// of the articles. Later all are quick.
 async fn pay(left: i64) {
     let is_slow = left > RUSH && fastrand::u32(..8) == 0;
-    sleep(if is_slow { TTL.mul_f64(1.1 + fastrand::f64() / 2.0) } else { Duration::from_millis(fastrand::u64(5..25)) }).await;
+    sleep(if is_slow { TTL.mul_f64(1.1 + fastrand::f64() / 2.0) } else { Duration::from_millis(fastrand::u64(20..80)) }).await;
 }

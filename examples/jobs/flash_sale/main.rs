@@ -33,13 +33,13 @@ struct Args {
     #[arg(long)]
     store: Option<String>,
     /// Buyers, each a process
-    #[arg(long, default_value_t = 8)]
-    buyers: usize,
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    buyers: u16,
     /// Items on sale; each has a lock of its own
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(i64).range(1..))]
     items: i64,
     /// Units of each item
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(i64).range(1..))]
     units: i64,
     /// Kills and stops nobody
     #[arg(long)]
@@ -151,6 +151,10 @@ async fn main() -> Result<ExitCode, Error> {
 }
 
 fn sell_everything(args: &Args) -> Result<ExitCode, Error> {
+    if let Some(only) = args.only.iter().find(|only| !ROWS.iter().any(|row| row.name.starts_with(only.as_str()))) {
+        let names = ROWS.map(|row| row.name).join("; ");
+        return Err(format!("--only {only}: no lock has a name that begins like this. There are: {names}").into());
+    }
     let missing = if args.store.is_none() { has_redis_server().err() } else { None };
     let store = args.store.as_deref().or(missing.is_none().then_some("redis"));
     let place = Place::new(store)?;
@@ -231,7 +235,7 @@ fn sell(args: &Args, place: &Place, number: usize) -> Result<Sale, Error> {
     let mut probe = place.probe()?;
     let began = Instant::now();
     let (mut orders, mut last_order, mut quiet, mut looked) = (0, began, Duration::ZERO, began);
-    let mut buyers = Children::start(args.buyers, command, faults)?;
+    let mut buyers = Children::start(args.buyers.into(), command, faults)?;
     while !buyers.tend()? && quiet < longest_quiet && began.elapsed() < LONGEST {
         // A busy machine, or a store that stalls, is no dead stock: such time counts little.
         shop.touch()?;

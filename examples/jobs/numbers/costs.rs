@@ -16,8 +16,8 @@ const TIME: Duration = Duration::from_secs(1);
 /// Numbers between two looks at the clock, for the quick ones.
 const BATCH: u32 = 10_000;
 
-/// Measures all that there is, and prints it.
-pub(crate) async fn measure(place: &Place, store: &str, prefix: &str) -> Result<(), Error> {
+/// Measures all that there is, and prints it. Returns the ids a second of the store.
+pub(crate) async fn measure(place: &Place, store: &str, prefix: &str) -> Result<f64, Error> {
     let mut table = Table::new(&["one process", "numbers a second", "requests for a number", "gaps"]);
     let mut row = |name: &str, rate: f64, requests: &str, gaps: &str| {
         table.row([name, &format!("{rate:.0}"), requests, gaps].map(str::to_owned));
@@ -30,7 +30,8 @@ pub(crate) async fn measure(place: &Place, store: &str, prefix: &str) -> Result<
     let locks = open_locks(store, Duration::from_secs(3)).await?;
     let ids = locks.ids("ids");
     let name = place.redis().map_or("ids, an SQLite file", |_| "ids, Redis");
-    row(name, rate(BATCH, async || Ok(ids.next().await?)).await?, "1/1024", "yes");
+    let of_store = rate(BATCH, async || Ok(ids.next().await?)).await?;
+    row(name, of_store, "1/1024", "yes");
     if let Some(url) = place.redis() {
         let mut connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
         let key = format!("{prefix}incr");
@@ -48,7 +49,7 @@ pub(crate) async fn measure(place: &Place, store: &str, prefix: &str) -> Result<
     row("the same under a lock, with its fence", rate(1, locked).await?, "2, and 1 transaction", "no");
     locks.flush_releases().await;
     table.print();
-    Ok(())
+    Ok(of_store)
 }
 
 async fn rate(batch: u32, mut number: impl AsyncFnMut() -> Result<i64, Error>) -> Result<f64, Error> {

@@ -24,10 +24,13 @@ impl Place {
     /// there is none.
     ///
     /// # Errors
-    /// For a URL of another kind, or if the folder cannot be made.
+    /// For a URL of another kind, or if a server cannot be started or the folder be made.
     pub fn new(store: Option<&str>) -> Result<Self, Error> {
         guardian::watch_over_us()?;
         let folder = TempDir::with_prefix("tenure-jobs-")?;
+        if store == Some("redis") {
+            has_redis_server()?;
+        }
         let server = (store == Some("redis")).then(RedisServer::start);
         let redis = match (store, &server) {
             (_, Some(server)) => Some(server.url()),
@@ -102,7 +105,8 @@ pub fn has_redis_server() -> Result<(), Error> {
     let program = std::env::var("TENURE_REDIS_SERVER").ok().filter(|path| !path.is_empty());
     let program = program.unwrap_or_else(|| "redis-server".to_owned());
     match std::process::Command::new(&program).arg("--version").output() {
-        Ok(_) => Ok(()),
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(format!("{program} --version: {}", output.status).into()),
         Err(error) => Err(format!("{program}: {error}").into()),
     }
 }

@@ -29,11 +29,11 @@ struct Args {
     #[arg(long)]
     store: Option<String>,
     /// Tasks
-    #[arg(long, default_value_t = 600)]
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(i64).range(PRODUCERS..))]
     tasks: i64,
     /// Workers, each a process
-    #[arg(long, default_value_t = 6)]
-    workers: usize,
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..))]
+    workers: u16,
     /// Kills and stops nobody
     #[arg(long)]
     no_crashes: bool,
@@ -76,13 +76,9 @@ async fn main() -> Result<ExitCode, Error> {
             } else {
                 String::new()
             };
-            let mut worker = Worker {
-                mode,
-                locks: open_locks(&format!("{store}{parameters}"), TTL).await?,
-                tasks: Tasks::open(table)?,
-                queue: Queue::open(redis, &format!("{}queue", args.prefix), table).await?,
-                crashes: args.crashes,
-            };
+            let locks = open_locks(&format!("{store}{parameters}"), TTL).await?;
+            let queue = Queue::open(redis, &format!("{}queue", args.prefix), table).await?;
+            let mut worker = Worker::new(mode, locks, Tasks::open(table)?, queue, args.crashes);
             if role == "produce" {
                 let each = args.tasks / PRODUCERS;
                 worker.produce(args.number * each..(args.number + 1) * each).await?;
@@ -91,12 +87,19 @@ async fn main() -> Result<ExitCode, Error> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        _ => show(&args),
+        _ => show(&args).await,
     }
 }
 
-fn show(args: &Args) -> Result<ExitCode, Error> {
+async fn show(args: &Args) -> Result<ExitCode, Error> {
     let place = Place::new(args.store.as_deref())?;
+    let has_fence = match place.redis() {
+        Some(url) => open_locks(url, TTL).await?.store().features().fence,
+        None => true,
+    };
+    if !has_fence && (args.only.is_empty() || args.only.contains(&Mode::Fence)) {
+        return Err("the locks of this --store have no fence: leave the scheme out, or use --only lock".into());
+    }
     let wanted = args.tasks / PRODUCERS * PRODUCERS;
     let queue = place.redis().map_or("a table, locks in a file", |_| "a list in Redis, and locks there");
     println!("{wanted} tasks, {PRODUCERS} producers, {} workers. The queue is {queue}.", args.workers);
@@ -157,7 +160,7 @@ fn run(args: &Args, place: &Place, mode: Mode) -> Result<Run, Error> {
     let began = Instant::now();
     let mut producers =
         Children::start(usize::try_from(PRODUCERS)?, command("produce"), Faults { stop_every: Duration::ZERO, ..faults })?;
-    let mut workers = Children::start(args.workers, command("work"), faults)?;
+    let mut workers = Children::start(args.workers.into(), command("work"), faults)?;
     let (mut done, mut last, mut is_made) = (0, began, false);
     while last.elapsed() < QUIET && began.elapsed() < LONGEST {
         is_made = is_made || producers.tend()?;

@@ -45,6 +45,17 @@ impl Queue {
         }
     }
 
+    /// All tasks.
+    pub(crate) async fn all(&mut self) -> Result<Vec<i64>, Error> {
+        match self {
+            Self::Redis(list, key) => Ok(list.lrange(&*key, 0, -1).await?),
+            Self::File(file) => {
+                let mut statement = file.prepare_cached("SELECT task FROM queue")?;
+                Ok(statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?)
+            }
+        }
+    }
+
     pub(crate) async fn remove(&mut self, task: i64) -> Result<(), Error> {
         match self {
             Self::Redis(list, key) => list.lrem(&*key, 0, task).await?,

@@ -1,12 +1,15 @@
 //! The table of tasks: what is to be done, and each time that it was done.
 
 use std::path::Path;
+use std::time::Duration;
 
 use jobs::{Error, open_database};
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior};
 
 const CREATE: &str = "
-CREATE TABLE tasks (id INTEGER PRIMARY KEY, is_done INTEGER NOT NULL DEFAULT 0, fence INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE tasks (
+  id INTEGER PRIMARY KEY, is_done INTEGER NOT NULL DEFAULT 0, fence INTEGER NOT NULL DEFAULT 0,
+  made_at REAL NOT NULL DEFAULT (unixepoch('subsec')));
 -- Effects of tasks on the world. Each task should be here once.
 CREATE TABLE effects (task INTEGER NOT NULL);
 CREATE TABLE refused (task INTEGER NOT NULL);
@@ -81,10 +84,11 @@ impl Tasks {
         Ok(())
     }
 
-    /// Tasks that are not done.
-    pub(crate) fn open_tasks(&self) -> Result<Vec<i64>, Error> {
-        let mut statement = self.0.prepare_cached("SELECT id FROM tasks WHERE NOT is_done")?;
-        Ok(statement.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?)
+    /// Tasks that are not done, and were made so long ago.
+    pub(crate) fn open_tasks(&self, age: Duration) -> Result<Vec<i64>, Error> {
+        let open = "SELECT id FROM tasks WHERE NOT is_done AND made_at <= unixepoch('subsec') - ?1";
+        let mut statement = self.0.prepare_cached(open)?;
+        Ok(statement.query_map([age.as_secs_f64()], |row| row.get(0))?.collect::<Result<_, _>>()?)
     }
 
     pub(crate) fn audit(&self) -> Result<Audit, Error> {

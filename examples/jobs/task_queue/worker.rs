@@ -1,6 +1,7 @@
 //! The processes: producers put tasks in, workers do them. Each may die or stall at any step.
 
-use std::time::Duration;
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 use jobs::{Error, crash};
 use tenure::{Guard, Locker};
@@ -11,6 +12,10 @@ use crate::tasks::Tasks;
 
 /// Time between two looks at an empty queue.
 const LOOK: Duration = Duration::from_millis(10);
+/// Time between two looks for tasks that no queue has.
+const SWEEP: Duration = Duration::from_millis(500);
+/// A producer puts a task into the queue in less time, or has died.
+const LATE: Duration = Duration::from_millis(500);
 
 /// Means that keep two workers from one task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -26,14 +31,18 @@ pub(crate) enum Mode {
 }
 
 pub(crate) struct Worker {
-    pub(crate) mode: Mode,
-    pub(crate) locks: Locker,
+    mode: Mode,
+    locks: Locker,
     pub(crate) tasks: Tasks,
     pub(crate) queue: Queue,
-    pub(crate) crashes: f64,
+    crashes: f64,
 }
 
 impl Worker {
+    pub(crate) const fn new(mode: Mode, locks: Locker, tasks: Tasks, queue: Queue, crashes: f64) -> Self {
+        Self { mode, locks, tasks, queue, crashes }
+    }
+
     /// Makes tasks, and puts each into the queue.
     pub(crate) async fn produce(&mut self, ids: std::ops::Range<i64>) -> Result<(), Error> {
         for id in ids {
@@ -49,12 +58,30 @@ impl Worker {
 
     /// Does tasks until it is ended.
     pub(crate) async fn work(&mut self) -> Result<(), Error> {
+        let mut swept = Instant::now();
         loop {
+            // However full the queue is: under steady load it is never empty.
+            if self.mode != Mode::Pop && swept.elapsed() >= SWEEP {
+                self.sweep().await?;
+                swept = Instant::now();
+            }
             let is_busy = if self.mode == Mode::Pop { self.pop_one().await? } else { self.one_of_the_first().await? };
             if !is_busy {
                 sleep(LOOK).await;
             }
         }
+    }
+
+    /// Puts tasks into the queue that are in none. The table is what counts: a producer may have died
+    /// before it put one in.
+    async fn sweep(&mut self) -> Result<(), Error> {
+        // In this order: what is done meanwhile may be put in again, and is found done.
+        let late = self.tasks.open_tasks(LATE)?;
+        let queued: HashSet<i64> = self.queue.all().await?.into_iter().collect();
+        for id in late.into_iter().filter(|id| !queued.contains(id)) {
+            self.queue.put(id).await?;
+        }
+        Ok(())
     }
 
     async fn pop_one(&mut self) -> Result<bool, Error> {
@@ -63,14 +90,8 @@ impl Worker {
         Ok(true)
     }
 
-    async fn one_of_the_first(&mut self) -> Result<bool, Error> {
+    pub(crate) async fn one_of_the_first(&mut self) -> Result<bool, Error> {
         let mut head = self.queue.head().await?;
-        if head.is_empty() {
-            // The table is what counts: a producer may have died before it put a task in.
-            for id in self.tasks.open_tasks()? {
-                self.queue.put(id).await?;
-            }
-        }
         if self.mode == Mode::Nothing {
             // They would all begin with the same one.
             fastrand::shuffle(&mut head);
@@ -84,8 +105,10 @@ impl Worker {
                 },
             };
             let fence = guard.as_ref().filter(|_| self.mode == Mode::Fence).and_then(Guard::fence);
-            self.attempt(id, fence.map(i64::from)).await?;
-            self.queue.remove(id).await?;
+            // A stale worker leaves it: the later holder may die, and nobody else would find it.
+            if self.attempt(id, fence.map(i64::from)).await? {
+                self.queue.remove(id).await?;
+            }
             if let Some(guard) = guard {
                 drop(guard.release().await);
             }
@@ -102,22 +125,27 @@ impl Worker {
         }
     }
 
-    /// Does a task, unless it is done.
-    async fn attempt(&mut self, id: i64, fence: Option<i64>) -> Result<(), Error> {
+    /// Does a task, unless it is done. Returns whether it is done now, and false if a later holder was
+    /// here.
+    async fn attempt(&mut self, id: i64, fence: Option<i64>) -> Result<bool, Error> {
         crash(self.crashes);
         match self.tasks.is_done(id, fence)? {
-            Some(true) => return Ok(()),
-            None => return self.tasks.note_refused(id),
+            Some(true) => return Ok(true),
+            None => {
+                self.tasks.note_refused(id)?;
+                return Ok(false);
+            }
             Some(false) => {}
         }
         // Without `guard.run`, which would end the work of a worker that was stopped here. No check could
         // end that of one that is stopped after it.
         sleep(Duration::from_millis(10 + fastrand::u64(..20))).await;
         crash(self.crashes);
-        if !self.tasks.done(id, fence)? {
+        let is_done = self.tasks.done(id, fence)?;
+        if !is_done {
             self.tasks.note_refused(id)?;
         }
         crash(self.crashes);
-        Ok(())
+        Ok(is_done)
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-use tenure_testkit::Spawned;
+use tenure_testkit::{RedisServer, Spawned, page};
 
 /// Tries until a fault has met a step where it does harm.
 const TRIES: usize = 8;
@@ -76,11 +76,11 @@ fn a_flash_sale_shows_the_dead_stock_of_a1() {
     assert!((0..TRIES).any(|_| is_dead()), "no crash between SETNX and EXPIRE left stock");
 }
 
-/// Where many want an item, a third buyer comes while the second one pays.
+/// As the README has the command: a third buyer comes while the second one pays.
 #[test]
 fn a_flash_sale_shows_the_double_sale_of_a5() {
     let is_double = || {
-        let (_, report) = run("flash_sale", &["--store", "redis", "--only", "A5", "--items", "3", "--units", "50"]);
+        let (_, report) = run("flash_sale", &["--only", "A5"]);
         twice(&report, "A5 SET NX EX, DEL") > 0 && at_once(&report, "A5 SET NX EX, DEL") > 0
     };
     assert!((0..TRIES).any(|_| is_double()), "no late buyer let two in at once");
@@ -112,6 +112,36 @@ fn a_flash_sale_without_a_server_names_what_it_leaves_out() {
     assert!(["A1 ", "A8 ", "tenure as A4", "tenure, native"].iter().all(|row| left_out.contains(row)), "{left_out}");
 }
 
+/// Each is an error with its reason, and nothing begins.
+#[test]
+fn bad_input_is_refused() {
+    let server = RedisServer::start();
+    let url = format!("{}?scheme=set-nx", server.url());
+    for (name, args, why) in [
+        ("flash_sale", &["--only", "nothing-like-it"][..], "nothing-like-it"),
+        ("flash_sale", &["--buyers", "0"], "--buyers"),
+        ("flash_sale", &["--items", "0"], "--items"),
+        ("flash_sale", &["--units", "0"], "--units"),
+        ("task_queue", &["--workers", "0"], "--workers"),
+        ("task_queue", &["--tasks", "1"], "--tasks"),
+        ("task_queue", &["--store", &url, "--only", "fence"], "fence"),
+        ("task_queue", &["--store", "redis"], "/nonexistent"),
+        ("numbers", &["--processes", "0"], "--processes"),
+        ("numbers", &["--numbers", "0"], "--numbers"),
+        ("numbers", &["--store", "redis"], "/nonexistent"),
+        ("numbers", &["--store", "memcached://localhost"], "memcached://localhost"),
+    ] {
+        let mut command = Command::new(example(name));
+        if why == "/nonexistent" {
+            command.env("TENURE_REDIS_SERVER", why);
+        }
+        let output = Spawned::output(command.args(args)).unwrap();
+        let (told, said) = (String::from_utf8(output.stderr).unwrap(), String::from_utf8(output.stdout).unwrap());
+        assert!([Some(1), Some(2)].contains(&output.status.code()), "{name} {args:?}: {}: {told}", output.status);
+        assert!(told.contains(why) && !told.contains("panicked") && said.is_empty(), "{name} {args:?}: {told}{said}");
+    }
+}
+
 #[test]
 fn a_task_queue_does_each_task_once() {
     const ROW: &str = "lock and fence";
@@ -134,6 +164,16 @@ fn a_task_queue_without_a_lock_does_tasks_twice_or_loses_them() {
         number(&report, "no lock, removed when done", 2) > 0 && number(&report, "no lock, removed first", 3) > 0
     };
     assert!((0..TRIES).any(|_| goes_wrong()), "nothing went wrong");
+}
+
+/// The program of the page is a part of an example, which is compiled and run.
+#[test]
+fn the_page_of_numbers_has_the_text_of_the_example() {
+    let lines = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("numbers/floors.rs")).unwrap();
+    let block = page::blocks("numbers.md", "Without gaps", "rust,ignore").swap_remove(0);
+    let (own, page) = (lines(&source), lines(&block.replace("\"thread/42\"", "NAME")));
+    assert!(own.contains(&page), "{page}\n\nis not in\n\n{own}");
 }
 
 #[test]

@@ -32,6 +32,7 @@ pub(crate) fn every_command(url: &str) {
     for (args, why) in [
         (&["acquire", "attic"][..], "--watch-pid"),
         (&["run", "--min-hold", "1s", "attic", "--", "true"], "min-hold"),
+        (&["run", "--once-per", "1h", "attic", "--", "true"], "--once-per"),
         (&["run", "--shared", "attic", "--", "true"], "mutex"),
         (&["run", "--permits", "1/3", "attic", "--", "true"], "mutex"),
     ] {

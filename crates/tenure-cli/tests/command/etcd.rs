@@ -109,3 +109,15 @@ fn a_fence_divided_by_1024_is_a_revision_of_etcd() {
     let revision = revision["header"]["revision"].as_u64().unwrap();
     assert!(order[3] <= revision && revision < order[0] + 100, "{order:?} at {revision}");
 }
+
+/// A lease takes 2 s at least, which is the whole of a period of 2 s.
+#[test]
+fn a_period_that_is_too_short_for_its_leases_is_refused() {
+    let (place, url) = (Place::new(), url());
+    let run = |period: &str| place.output(&["run", "--store", &url, "--once-per", period, "x", "--", "echo", "run"]);
+    let ended = run("2s");
+    assert!(ended.code == 64 && ended.out.is_empty() && ended.err.contains("--once-per"), "{ended:?}");
+    assert_one_line(&ended);
+    assert_eq!(run("1m").out, "run\n");
+    assert_eq!(run("1m").code, 75);
+}

@@ -123,6 +123,73 @@ fn signals_for_the_command_end_no_candidate() {
     assert_eq!(leading.end().code, 128 + 15);
 }
 
+/// `tenure lead` without a terminal, as a service manager starts it.
+fn daemon(place: &Place, args: &[&str]) -> Running {
+    // The child of a test leads no group, so this becomes the command at once.
+    let mut command = std::process::Command::new("setsid");
+    place.settle(&mut command);
+    command.arg(env!("CARGO_BIN_EXE_tenure")).args(args).stdin(std::process::Stdio::null());
+    Running::start(&mut command)
+}
+
+/// A HUP for a service that reads its configuration anew. It comes when no command runs: to one that waits, and to one in the pause.
+#[test]
+fn a_hangup_without_a_terminal_ends_no_candidate() {
+    let place = Place::new();
+    let pausing = daemon(&place, &["lead", "x", "--", "sh", "-c", "echo >> runs; exit 1"]);
+    // In the pause of 2 s.
+    wait_for("a second run", || place.read("runs").lines().count() == 2 && place.is_free("x"));
+    pausing.signal(Signal::SIGHUP);
+    wait_for("a third run", || place.read("runs").lines().count() == 3);
+    pausing.signal(Signal::SIGTERM);
+    assert_eq!(pausing.end().code, 128 + 15);
+    assert_eq!(place.output(&["acquire", "--ttl", "10m", "y"]).code, 0);
+    let mut waiting = daemon(&place, &["lead", "y", "--", "sh", "-c", "echo > up; sleep 60"]);
+    wait_for("it to wait", || place.output(&["show", "y"]).out.contains("waiter 1"));
+    waiting.signal(Signal::SIGHUP);
+    assert_eq!(place.output(&["break", "y"]).code, 0);
+    let mut ended = None;
+    wait_for("it to lead, or to end", || {
+        ended = waiting.0.try_wait().unwrap();
+        ended.is_some() || place.read("up").ends_with('\n')
+    });
+    assert!(ended.is_none(), "{:?}", waiting.end());
+    waiting.signal(Signal::SIGTERM);
+    assert_eq!(waiting.end().code, 128 + 15);
+}
+
+/// The first process of a container gets every process whose parent has ended. Here nothing of its own runs yet.
+#[test]
+fn a_candidate_that_waits_collects_what_ends() {
+    let place = Place::new();
+    assert_eq!(place.output(&["acquire", "--ttl", "10m", "x"]).code, 0);
+    let mut command = std::process::Command::new("unshare");
+    place.settle(&mut command);
+    command.args(["-rpf", "--mount-proc", "--kill-child=KILL", env!("CARGO_BIN_EXE_tenure"), "lead", "x", "--", "true"]);
+    let container = Running::start(command.stdin(std::process::Stdio::null()));
+    wait_for("it to wait", || place.output(&["show", "x"]).out.contains("waiter 1"));
+    let first = crate::common::children(container.pid())[0].to_string();
+    let leaves = "sh -c 'sleep 0.3 & echo $! > left'";
+    let enter = ["-t", &first, "-U", "-p", "--preserve-credentials", "sh", "-c", leaves];
+    let mut enter = std::process::Command::new("nsenter").args(enter).current_dir(place.path(".")).spawn().unwrap();
+    assert!(enter.wait().unwrap().success());
+    place.line("left");
+    let left = || crate::common::children(nix::unistd::Pid::from_raw(first.parse().unwrap()));
+    assert_eq!(left().len(), 1, "the first process did not get it");
+    wait_for("it to be collected", || left().is_empty());
+}
+
+/// A user who may do nothing there.
+#[test]
+fn a_store_that_refuses_ends_it() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    server.cli("ACL SETUSER nobody on >nobody -@all +@connection +info ~*");
+    let url = server.url().replacen("redis://", "redis://nobody:nobody@", 1);
+    let ended = place.output(&["lead", "--store", &url, "x", "--", "sh", "-c", "echo > led"]);
+    assert_eq!(ended.code, 77, "{ended:?}");
+    assert!(place.read("led").is_empty());
+}
+
 #[test]
 fn a_command_that_cannot_be_run_ends_it() {
     let place = Place::new();
@@ -168,6 +235,36 @@ fn a_name_is_followed() {
     for args in [&["show", "-w"][..], &["show", "-w", "--wait", "1s", "x"]] {
         assert_eq!(place.output(args).code, 64, "{args:?}");
     }
+}
+
+/// The note by which the store shows the fence was evicted. The holder is the same.
+#[test]
+fn a_fence_that_is_not_shown_for_a_moment_is_no_change() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let url = server.url();
+    assert_eq!(place.output(&["acquire", "--store", &url, "--label", "web.1", "--ttl", "10m", "x"]).code, 0);
+    let mut following = place.spawn(&["show", "-w", "--store", &url, "x"]);
+    let mut lines = BufReader::new(following.0.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let first = lines.next().unwrap();
+    assert!(first.contains("web.1") && first.contains(", fence "), "{first}");
+    let note = server.cli("KEYS *:s:x");
+    assert_eq!(server.cli(&format!("DEL {note}")), "1");
+    assert!(!place.output(&["show", "--store", &url, "-o", "json", "x"]).out.contains("\"fence\":\""));
+    // It looks five times a second.
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(place.output(&["break", "--store", &url, "x"]).code, 0);
+    assert_eq!(lines.next().unwrap(), "x  nobody");
+}
+
+/// As under `| head -1`. Nothing changes that it could print.
+#[test]
+fn who_follows_for_nobody_ends() {
+    let place = Place::new();
+    let mut following = place.spawn(&["show", "-w", "x"]);
+    let mut first = String::new();
+    BufReader::new(following.0.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert_eq!(first, "x  nobody\n");
+    assert_eq!(following.status().code(), Some(128 + 13));
 }
 
 /// A fault that ends a leader.
@@ -235,7 +332,7 @@ impl<'a> Hosts<'a> {
     }
 
     /// Does it to the leader, and returns how long nobody led and who leads now.
-    fn meet(&mut self, fault: Fault, (host, fence): (usize, u64)) -> (Duration, (usize, u64)) {
+    fn meet(&mut self, fault: Fault, is_long: bool, (host, fence): (usize, u64)) -> (Duration, (usize, u64)) {
         let began = Instant::now();
         match fault {
             Fault::Killed => self.running[host].signal(Signal::SIGKILL),
@@ -251,7 +348,13 @@ impl<'a> Hosts<'a> {
                 std::thread::sleep(Duration::from_millis(150));
                 self.running[host].signal(Signal::SIGCONT);
             }
-            Fault::Partitioned => self.proxies[host].heal(),
+            Fault::Partitioned => {
+                // Sometimes for long: the next leader renews meanwhile.
+                if is_long {
+                    std::thread::sleep(TTL + TTL / 2);
+                }
+                self.proxies[host].heal();
+            }
             Fault::Killed | Fault::Resigned => self.running[host] = self.candidate(host),
         }
         (took, next)
@@ -268,7 +371,7 @@ fn election(fault: Fault) {
     let observer = std::thread::spawn(move || observed(&url, is_over));
     let mut leader = hosts.later(0);
     for round in 0..ROUNDS {
-        let (took, next) = hosts.meet(fault, leader);
+        let (took, next) = hosts.meet(fault, round % 6 == 5, leader);
         let limit = if fault == Fault::Resigned { Duration::from_secs(1) } else { TTL + Duration::from_secs(1) };
         assert!(took < limit, "{fault:?}, round {round}: nobody led for {took:?}");
         leader = next;

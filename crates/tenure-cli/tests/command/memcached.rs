@@ -88,3 +88,15 @@ fn bad_input_is_told() {
     let ended = run(&format!("memcached://app:s3cret@{addr}"), &long);
     assert!(ended.code == 64 && ended.err.contains("25"), "{ended:?}");
 }
+
+/// A lease stays for up to 5.5 s more. In a short period that is past the next tick.
+#[test]
+fn a_period_that_is_too_short_for_its_seconds_is_refused() {
+    let (place, url) = (Place::new(), url(""));
+    let run = |period: &str| place.output(&["run", "--store", &url, "--once-per", period, "x", "--", "echo", "run"]);
+    let ended = run("30s");
+    assert!(ended.code == 64 && ended.out.is_empty() && ended.err.contains("--once-per"), "{ended:?}");
+    assert_one_line(&ended);
+    assert_eq!(run("1m").out, "run\n");
+    assert_eq!(run("1m").code, 75);
+}

@@ -36,6 +36,9 @@ fn every_command_speaks_to_a_zookeeper() {
     // It would end with this process.
     let refused = place.output(&["acquire", "--store", &url, "--ttl", "1m", "x"]);
     assert_eq!(refused.code, 64, "{refused:?}");
+    let refused = place.output(&["run", "--store", &url, "--once-per", "1h", "x", "--", "true"]);
+    assert!(refused.code == 64 && refused.err.contains("--once-per"), "{refused:?}");
+    assert_one_line(&refused);
     let bad = place.output(&["run", "--store", &format!("{url}?ttl=1"), "x", "--", "true"]);
     assert!(bad.code == 64 && bad.err.contains("ttl="), "{bad:?}");
     assert_one_line(&bad);

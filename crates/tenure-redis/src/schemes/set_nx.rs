@@ -117,8 +117,9 @@ impl SetNxStore {
 impl Store for SetNxStore {
     fn features(&self) -> Features {
         let features = self.redis.features();
-        let min_ttl = if self.seconds { Duration::from_secs(1) } else { features.min_ttl };
-        mutexes_only(features, self.wakes).with_min_ttl(min_ttl)
+        let second = Duration::from_secs(1);
+        let (min_ttl, late_end) = if self.seconds { (second, second) } else { (features.min_ttl, features.late_end) };
+        mutexes_only(features, self.wakes).with_min_ttl(min_ttl).with_late_end(late_end)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {

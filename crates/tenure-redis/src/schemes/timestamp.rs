@@ -93,6 +93,11 @@ impl Store for TimestampStore {
     fn features(&self) -> Features {
         let features = self.redis.features();
         let min_ttl = if self.unit == Unit::Seconds { Duration::from_secs(1) } else { features.min_ttl };
+        let late_end = match self.unit {
+            Unit::Millis => features.late_end,
+            Unit::Seconds => Duration::from_secs(1),
+            Unit::Php => PHP_LEAST,
+        };
         let server_clock = self.unit == Unit::Php;
         features
             .with_fence(false)
@@ -102,6 +107,7 @@ impl Store for TimestampStore {
             .with_push(false)
             .with_server_clock(server_clock)
             .with_min_ttl(min_ttl)
+            .with_late_end(late_end)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {

@@ -143,6 +143,52 @@ async fn a_forged_fence_ends_with_the_first_renewal_of_a_real_lease() {
     counts_as_before(&server, &ours).await;
 }
 
+/// A source of ids asks whether a push is true. A guard would find out at its renewal, and a block is never renewed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forged_push_gives_no_id() {
+    let server = RedisServer::start();
+    let mut reader = Reader::on(&server);
+    let (theirs, one, two) = (locks(&server, "native").await, locks(&server, "native").await, locks(&server, "native").await);
+    let (ids, others) = (one.ids("door"), two.ids("door"));
+    // Its connection has raised the counter a moment ago, so its next block is the number after the last.
+    for _ in 0..1_024 {
+        others.next().await.unwrap();
+    }
+    two.flush_releases().await;
+    let held = theirs.mutex("door").ttl(LONG).acquire().await.unwrap();
+    let waiting = tokio::spawn(async move { ids.next().await.unwrap() });
+    wait_until(PATIENCE, "the source to wait", || !server.cli("KEYS *:q:door").is_empty());
+    let ear = reader.ear("door");
+    reader.publish(&ear, stored(&server) + 1);
+    // A source that takes it for a grant has its block by then, and another gets the same one.
+    tokio::time::sleep(HANDOFF_TTL / 5).await;
+    held.verify().await.unwrap();
+    let early = waiting.is_finished();
+    let _ = held.release().await.unwrap();
+    let second = timeout(PATIENCE, others.next()).await.expect("no id").unwrap();
+    let first = timeout(PATIENCE, waiting).await.expect("no id").unwrap();
+    assert_ne!(first, second, "an id was given twice");
+    assert!(!early, "it gave an id while another held the name");
+}
+
+/// A user whose rights were withdrawn gets no id, and an error that says why.
+#[tokio::test]
+async fn a_source_of_ids_that_is_refused_says_so() {
+    let server = RedisServer::start();
+    server.cli("ACL SETUSER app on >app ~* &* +@all");
+    let url = server.url().replacen("redis://", "redis://app:app@", 1);
+    let ids = tenure_redis::connect(&url).await.unwrap().ids("door");
+    let first = ids.next().await.unwrap();
+    for _ in 1..1_024 {
+        ids.next().await.unwrap();
+    }
+    server.cli("ACL SETUSER app -@all +ping");
+    let error = timeout(PATIENCE, ids.next()).await.expect("no error").unwrap_err();
+    assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("NOPERM"), "{error}");
+    server.cli("ACL SETUSER app +@all");
+    assert!(timeout(PATIENCE, ids.next()).await.unwrap().unwrap() >= first + 1_024);
+}
+
 /// A name that a push has handed to a waiter: the waiter's store, and its lease, which was not renewed yet.
 async fn handed_over(server: &RedisServer, scheme: &str) -> (impl Store + use<>, Lease) {
     let open = async || Options::parse(&format!("{}?scheme={scheme}", server.url())).unwrap().open().await.unwrap();

@@ -14,13 +14,15 @@ use crate::lease::{ReleaseOutcome, Session};
 use crate::store::call::backoff;
 use crate::store::{Notice, Request};
 use crate::wait::Guard;
-use crate::{Error, Fence, Holder, Name, Owner, Share};
+use crate::{BootTime, Error, Fence, Holder, Name, Owner, Share};
 
 /// Time between two polls of an observer that nothing notifies.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Bounds of that time.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(1);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(3_600);
+/// Time for which an answer may be old. A store that shows smaller fences for longer gives them anew.
+const LONGEST_OLD: Duration = Duration::from_secs(30);
 
 /// An election: at most one of its candidates leads. See [`Locker::election`].
 ///
@@ -71,8 +73,9 @@ impl Election {
     /// fence is smaller than one seen before is left out: that answer was old. A fence that the
     /// store keeps later than the grant comes as one more item.
     ///
-    /// An outage of the store is one error. The stream goes on after it. After an error that no
-    /// repetition mends it ends.
+    /// An outage of the store is one error. The stream goes on after it. So is a store that shows
+    /// nothing but smaller fences for 30 s: it has lost its counter. The fences begin anew after that
+    /// error. After an error that no repetition mends the stream ends.
     ///
     /// # Cancel safety
     /// A dropped `next()` loses nothing.
@@ -218,11 +221,16 @@ struct Seen {
     is_known: bool,
     /// The largest fence.
     fence: Option<Fence>,
+    /// Time of the first leader with a smaller one, since the last with none.
+    old_since: Option<BootTime>,
 }
 
 impl Seen {
-    /// Whether who was seen now is the next item.
-    fn is_news(&mut self, leader: &mut Option<Leader>) -> bool {
+    /// Whether who was seen at this time is the next item.
+    ///
+    /// # Errors
+    /// If fences have been smaller than before for too long.
+    fn is_news(&mut self, leader: &mut Option<Leader>, now: BootTime) -> Result<bool, Error> {
         if let (Some(last), Some(now)) = (&self.last, &mut *leader)
             && last.owner == now.owner
         {
@@ -231,12 +239,25 @@ impl Seen {
         }
         let fence = leader.as_ref().and_then(|leader| leader.fence);
         let is_old = fence.is_some() && fence < self.fence;
-        if is_old || (self.is_known && self.last == *leader) {
-            return false;
+        if is_old {
+            let since = *self.old_since.get_or_insert(now);
+            if now.since(since) < LONGEST_OLD {
+                return Ok(false);
+            }
+            // The leader of now is the next item.
+            *self = Self::default();
+            let what = "the store goes on giving leaders smaller fences than before, so it has lost its counter";
+            return Err(Error::unavailable(what).with_hint("see whether its data was deleted or restored"));
+        }
+        if fence.is_some() {
+            self.old_since = None;
+        }
+        if self.is_known && self.last == *leader {
+            return Ok(false);
         }
         self.fence = self.fence.max(fence);
         (self.last, self.is_known) = (leader.clone(), true);
-        true
+        Ok(true)
     }
 }
 
@@ -271,7 +292,7 @@ impl Observer {
                     let ends = ttl.map_or(self.poll_interval, |ttl| ttl + SHORTEST_INTERVAL);
                     self.pause = Some(self.poll_interval.min(ends));
                     self.outage = false;
-                    if self.seen.is_news(&mut leader) {
+                    if self.seen.is_news(&mut leader, self.session.clock.now())? {
                         return Ok(leader);
                     }
                 }

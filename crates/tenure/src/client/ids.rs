@@ -91,8 +91,8 @@ impl Ids {
     ///
     /// # Round trips
     /// None, and one at the beginning of a block, more if other processes fetch blocks meanwhile.
-    /// The release goes in the background. A block has 1,024 ids, fewer if a plain holder of the name
-    /// has left some. It has 1 in a store whose grants have one number each, as Redisson's.
+    /// The release goes in the background. A block has 1,024 ids. It has 1 in a store whose grants have
+    /// one number each: ZooKeeper, and Redisson's layout.
     pub async fn next(&self) -> Result<i64, Error> {
         let ids = &*self.0;
         if let Some(id) = ids.take() {
@@ -133,21 +133,22 @@ impl Inner {
             let what = format!("{store} gives no fences, and ids are made of them");
             return Err(Error::new(ErrorKind::Unsupported, what).with_hint("use another store or scheme"));
         }
-        let guard = self.mutex()?.acquire().await?;
-        let first = guard.fence();
-        // Before the guard is dropped: a task that waits here would get the next of these fences.
-        let last = if self.is_single { first } else { guard.lease.use_up_fences() };
-        let (Some(first), Some(last)) = (first, last) else {
+        let Some(first) = self.mutex()?.acquire().await?.fence() else {
             return Err(Error::unavailable(format!("{store} gave a grant without a fence")));
         };
+        let last = if self.is_single { first } else { first.last_of_grant() };
         Ok((first.get(), last.get()))
     }
 
+    /// A fixed lease. A pushed hand-over is then a reason to ask, and no grant: a forged one would be
+    /// found at a renewal, after its block was used. Nor does it go to another task of this process,
+    /// which would get fences of the block.
     fn mutex(&self) -> Result<Acquire, Error> {
-        let name = self.name.as_ref().map_err(Error::clone)?.as_str();
-        let short = self.locker.mutex(name).ttl(TTL).safety_margin(Duration::ZERO);
+        let mutex = self.locker.mutex(self.name.as_ref().map_err(Error::clone)?.as_str()).fixed_lease();
+        let usual = mutex.settings.terms.ttl;
+        let short = mutex.ttl(TTL).safety_margin(Duration::ZERO);
         // A slow store needs a longer ttl. That of the locker was checked.
-        Ok(if short.check().is_ok() { short } else { self.locker.mutex(name) })
+        Ok(if short.check().is_ok() { short } else { short.ttl(usual) })
     }
 }
 

@@ -292,14 +292,6 @@ impl HeldLease {
         current.fence = current.fence.max(fence);
     }
 
-    /// Takes the fences that are left of the grant, and returns the last. The lease goes to no other
-    /// task of this process then: a successor would get one of them.
-    pub(crate) fn use_up_fences(&self) -> Option<Fence> {
-        let mut current = self.current_mut();
-        current.fence = current.fence.map(Fence::last_of_grant);
-        current.fence
-    }
-
     /// Sets the ttl of the next renewals.
     pub(crate) fn set_ttl(&self, ttl: Duration) {
         self.current_mut().ttl = ttl;

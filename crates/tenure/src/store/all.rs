@@ -171,6 +171,7 @@ impl Store for AllOf {
             .with_token_per_try(true)
             .with_process_bound(all.iter().any(|store| store.process_bound))
             .with_min_ttl(all.iter().map(|store| store.min_ttl).max().unwrap_or_default())
+            .with_late_end(all.iter().map(|store| store.late_end).max().unwrap_or_default())
             .with_max_name(all.iter().map(|store| store.max_name).min().unwrap_or_default())
             .with_operation_timeout(self.timeout)
             .with_timed_calls(true)

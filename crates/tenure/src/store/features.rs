@@ -28,6 +28,8 @@ pub struct Features {
     pub late_commands: bool,
     /// Shortest ttl that the store can keep.
     pub min_ttl: Duration,
+    /// Longest time for which a lease that nobody renews outlives its ttl.
+    pub late_end: Duration,
     /// Longest name that the store can keep, in bytes.
     pub max_name: usize,
     /// Timeout of one call; `None` for [`operation_timeout`].
@@ -57,6 +59,7 @@ impl Features {
             server_clock: false,
             late_commands: false,
             min_ttl: Duration::from_millis(10),
+            late_end: Duration::ZERO,
             max_name: Name::MAX_BYTES,
             operation_timeout: None,
             timed_calls: false,
@@ -81,6 +84,7 @@ setters! { Features:
     with_server_clock(server_clock: bool),
     with_late_commands(late_commands: bool),
     with_min_ttl(min_ttl: Duration),
+    with_late_end(late_end: Duration),
     with_max_name(max_name: usize),
     with_operation_timeout(operation_timeout: impl Into<Option<Duration>>),
     with_timed_calls(timed_calls: bool),

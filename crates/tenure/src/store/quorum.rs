@@ -317,6 +317,7 @@ fn common(nodes: &[Arc<dyn Node>], fenced: bool) -> Features {
         .with_token_per_try(true)
         .with_process_bound(all.iter().any(|node| node.process_bound))
         .with_min_ttl(all.iter().map(|node| node.min_ttl).max().unwrap_or_default())
+        .with_late_end(all.iter().map(|node| node.late_end).max().unwrap_or_default())
         .with_max_name(all.iter().map(|node| node.max_name).min().unwrap_or_default())
         .with_operation_timeout(all.iter().filter_map(|node| node.operation_timeout).max())
         .with_timed_calls(true)

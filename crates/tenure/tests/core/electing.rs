@@ -2,7 +2,7 @@
 
 use futures_util::{FutureExt, StreamExt};
 use tenure::store::Notice;
-use tenure::{ErrorKind, Fence, Leader};
+use tenure::{ErrorKind, Fence, Leader, Owner};
 use tokio::time::timeout;
 
 use crate::scripted_store::{Call, Fate, Hints};
@@ -166,4 +166,29 @@ async fn fences_never_go_back() {
     later.holders[0].fence = Fence::from_counter(second.fence().unwrap().counter() + 1);
     store.shows(later.clone());
     assert_eq!(next(&mut leaders).await.unwrap().fence, later.holders[0].fence);
+}
+
+/// A store that lost its counter gives new leaders smaller fences, and they are no old answers.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_forgot_its_counter_is_one_error_and_the_stream_goes_on() {
+    let (clock, store, locks) = world();
+    let election = locks.election("billing");
+    for _ in 0..2 {
+        election.candidate("before").campaign().await.unwrap().resign().await.unwrap();
+    }
+    let _first = election.candidate("a").campaign().await.unwrap();
+    let mut later = locks.inspect("billing").await.unwrap().unwrap();
+    let mut leaders = election.observe();
+    assert_eq!(label(next(&mut leaders).await.as_ref()), Some("a"));
+    let below = Fence::from_counter(later.holders[0].fence.unwrap().counter() - 1);
+    (later.holders[0].owner, later.holders[0].fence) = (Owner::generate("b").unwrap(), below);
+    store.shows(later.clone());
+    assert!(timeout(secs(10), leaders.next()).await.is_err(), "it is no old answer yet");
+    clock.sleep(secs(31));
+    let told = timeout(SOON, leaders.next()).await.expect("no error").unwrap().unwrap_err();
+    assert!(told.kind() == ErrorKind::Unavailable && told.to_string().contains("counter"), "{told}");
+    let seen = next(&mut leaders).await.unwrap();
+    assert_eq!((label(Some(&seen)), seen.fence), (Some("b"), below));
+    clock.sleep(secs(60));
+    assert!(timeout(secs(10), leaders.next()).await.is_err(), "it comes twice");
 }
