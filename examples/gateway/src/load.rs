@@ -12,6 +12,9 @@ const DAY: f64 = 86_400.0;
 const STEP: Duration = Duration::from_secs(4);
 /// Latency of one in a hundred above which a rate counts as too high.
 const TOO_SLOW: Duration = Duration::from_millis(100);
+/// Part of the planned rate that has to be served, and of the limit while twice as many come.
+const KEPT: f64 = 0.9;
+const KEPT_IN_OVERLOAD: f64 = 0.5;
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
@@ -19,20 +22,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// Requests in a second
-    #[arg(long, default_value_t = 6_000)]
+    #[arg(long, default_value_t = 6_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rate: u64,
     /// Seconds for each of both services
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
     /// Turns of each
-    #[arg(long, default_value_t = 6)]
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..))]
     turns: u32,
-    /// Connections of the generator
-    #[arg(long, default_value_t = 512)]
-    connections: usize,
+    /// Most connections of the generator, which opens them as it needs them
+    #[arg(long, default_value_t = 8_192, value_parser = clap::value_parser!(u32).range(1..))]
+    connections: u32,
     /// Threads of the service
-    #[arg(long, default_value_t = 1)]
-    threads: usize,
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    threads: u16,
     /// Does not look for the rate at which each service saturates
     #[arg(long)]
     no_limit: bool,
@@ -46,12 +49,14 @@ struct Side {
     cpu: Duration,
     store_cpu: Duration,
     limit: Option<u64>,
+    /// At twice the limit.
+    overload: Option<Measured>,
 }
 
 impl Side {
     fn new(name: &'static str, service: Service) -> Result<Self, Error> {
         let (measured, cpu, store_cpu) = (Measured::new()?, Duration::ZERO, Duration::ZERO);
-        Ok(Self { name, service, measured, cpu, store_cpu, limit: None })
+        Ok(Self { name, service, measured, cpu, store_cpu, limit: None, overload: None })
     }
 
     async fn turn(&mut self, store: &Store, plan: Plan) -> Result<(), Error> {
@@ -75,6 +80,27 @@ impl Side {
         }
     }
 
+    /// Sends twice as many as the service can answer.
+    async fn overload(&mut self, plan: Plan) -> Result<(), Error> {
+        if let Some(limit) = self.limit {
+            self.overload = Some(measure(self.service.at, Plan { rate: limit * 2, time: STEP, ..plan }).await?);
+        }
+        Ok(())
+    }
+
+    /// Says why the figures are not those of a service that kept up.
+    fn complaint(&self, rate: u64) -> Option<String> {
+        let Self { name, measured, .. } = self;
+        if let Some(why) = measured.complaint(rate, KEPT) {
+            return Some(format!("{name}: {why}"));
+        }
+        let (overload, limit) = (self.overload.as_ref()?, self.limit?);
+        // Refusals are the right answer to that.
+        let (served, limit) = (overload.rate(), whole(limit));
+        (served < limit * KEPT_IN_OVERLOAD)
+            .then(|| format!("{name}: {served:.0} a second were served of twice the limit, which is {limit:.0}"))
+    }
+
     fn print(&self) {
         let Self { name, measured, .. } = self;
         let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| millis(measured.quantile(quantile)));
@@ -88,14 +114,17 @@ impl Side {
     }
 }
 
+fn whole(number: u64) -> f64 {
+    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
+}
+
 fn millis(time: Duration) -> String {
     format!("{:.2}", time.as_secs_f64() * 1_000.0)
 }
 
 /// Microseconds for each of `n`.
 fn each(time: Duration, n: u64) -> String {
-    let n = f64::from(u32::try_from(n).unwrap_or(u32::MAX));
-    format!("{:.1}", time.as_secs_f64() * 1_000_000.0 / n.max(1.0))
+    format!("{:.1}", time.as_secs_f64() * 1_000_000.0 / whole(n).max(1.0))
 }
 
 /// Processes that want to run, as the kernel averages them over a minute.
@@ -116,14 +145,13 @@ async fn compare(args: &Args) -> Result<(), Error> {
         Side::new("with the layer", Service::start(Some(&store.url), args.threads)?)?,
         Side::new("without it", Service::start(None, args.threads)?)?,
     ];
-    let turns = args.turns.max(1);
-    let time = Duration::from_secs((args.seconds / u64::from(turns)).max(1));
+    let time = Duration::from_secs((args.seconds / u64::from(args.turns)).max(1));
     let plan = Plan { rate: args.rate, time, connections: args.connections };
     for side in &mut sides {
         // The first second of a service is another: pages, connections, the connection to the store.
-        measure(side.service.at, Plan { time: Duration::from_secs(1), rate: args.rate / 2, ..plan }).await?;
+        measure(side.service.at, Plan { time: Duration::from_secs(1), rate: args.rate.div_ceil(2), ..plan }).await?;
     }
-    for _ in 0..turns {
+    for _ in 0..args.turns {
         for side in &mut sides {
             side.turn(&store, plan).await?;
         }
@@ -132,20 +160,21 @@ async fn compare(args: &Args) -> Result<(), Error> {
         for side in &mut sides {
             side.find_limit(plan).await?;
         }
+        let [with, _] = &mut sides;
+        with.overload(plan).await?;
     }
     print(args, &sides, &before);
-    Ok(())
+    match sides.iter().find_map(|side| side.complaint(args.rate)) {
+        Some(why) => Err(why.into()),
+        None => Ok(()),
+    }
 }
 
 fn print(args: &Args, sides: &[Side], before: &str) {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let seconds = u64::from(args.turns.max(1)) * (args.seconds / u64::from(args.turns.max(1))).max(1);
-    println!(
-        "{} requests/s for {seconds} s each, in {} turns, over {} connections;",
-        args.rate,
-        args.turns.max(1),
-        args.connections
-    );
+    let Args { rate, turns, connections, .. } = args;
+    let seconds = u64::from(*turns) * (args.seconds / u64::from(*turns)).max(1);
+    println!("{rate} requests/s for {seconds} s each, in {turns} turns, over at most {connections} connections;");
     println!("latencies in ms from the planned time; the service has {} thread(s), the machine {cores} cores", args.threads);
     println!();
     println!(
@@ -156,6 +185,22 @@ fn print(args: &Args, sides: &[Side], before: &str) {
         side.print();
     }
     println!();
+    for Side { name, measured: Measured { at_once, held, .. }, .. } in sides {
+        println!("{name}: {at_once} requests under way at most; {held} waited for a connection");
+    }
+    for Side { name, overload, limit, .. } in sides {
+        let (Some(limit), Some(overload)) = (limit, overload) else { continue };
+        let Measured { refused, failed, at_once, held, .. } = overload;
+        println!(
+            "{name}, at twice its limit ({}/s for {} s): {:.0} served a second, {refused} refused with 503, {} failed otherwise; \
+             p99 {} ms, {at_once} under way at most, {held} waited for a connection",
+            limit * 2,
+            STEP.as_secs(),
+            overload.rate(),
+            failed - refused,
+            millis(overload.quantile(0.99)),
+        );
+    }
     let late = sides.iter().map(|side| side.measured.late).max().unwrap_or_default();
     println!(
         "generator behind its plan by {} ms at most; load of the machine {before} before, {} after",
@@ -167,4 +212,23 @@ fn print(args: &Args, sides: &[Side], before: &str) {
         println!("{day:.0} million requests a day at this rate; 300 million a day are {:.0} a second", 300_000_000.0 / DAY);
     }
     println!("limit/s: the highest rate with every answer, and 99 of 100 within {} ms", TOO_SLOW.as_millis());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_did_not_keep_up_fails() {
+        let kept = |served, failed, held, secs| {
+            let took = Duration::from_secs(secs);
+            let mut measured = Measured::new().unwrap();
+            (measured.served, measured.failed, measured.held, measured.took) = (served, failed, held, took);
+            measured.complaint(100, KEPT)
+        };
+        assert_eq!(kept(1_000, 0, 0, 10), None);
+        assert!(kept(999, 1, 0, 10).unwrap().contains("1 requests"));
+        assert!(kept(1_000, 0, 0, 20).unwrap().contains("50 a second"));
+        assert!(kept(1_000, 0, 7, 10).unwrap().contains("7 requests"));
+    }
 }

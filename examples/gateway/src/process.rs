@@ -18,7 +18,7 @@ pub(crate) struct Service {
 
 impl Service {
     /// Starts this program once more; without a store, without the layer.
-    pub(crate) fn start(store: Option<&str>, threads: usize) -> Result<Self, Error> {
+    pub(crate) fn start(store: Option<&str>, threads: u16) -> Result<Self, Error> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["serve", "--listen", "127.0.0.1:0", "--threads", &threads.to_string()]);
         match store {

@@ -1,7 +1,9 @@
 //! The service: a gift for each user, which must not be handed out twice.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -37,8 +39,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0, value_name = "MS")]
     cool_down: u64,
     /// Threads
-    #[arg(long, default_value_t = 2)]
-    threads: usize,
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    threads: u16,
 }
 
 /// Gifts by user. Reading and writing are steps of their own, as in a database.
@@ -85,8 +87,17 @@ async fn connect(store: Option<&str>) -> Result<Locker, Error> {
             Some(path) => Ok(tenure_sql::connect(path).await?),
             None => Err(format!("{url} is neither redis://... nor sqlite:PATH").into()),
         },
-        None => Ok(tenure_sql::connect(std::env::temp_dir().join("tenure-gateway.db")).await?),
+        None => Ok(tenure_sql::connect(own_file()?).await?),
     }
+}
+
+/// A file of this user's. In a directory of all users another one could be there first.
+fn own_file() -> Result<PathBuf, Error> {
+    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
+    let dir = state.or_else(home).ok_or("neither XDG_STATE_HOME nor HOME is set; give --store")?.join("tenure");
+    std::fs::create_dir_all(&dir)?;
+    Ok(dir.join("gateway.db"))
 }
 
 fn locked(locks: Locker, args: &Args) -> Result<LockLayer, tenure::Error> {
@@ -94,13 +105,30 @@ fn locked(locks: Locker, args: &Args) -> Result<LockLayer, tenure::Error> {
     LockLayer::builder(locks, "gateway", Key::header(USER), on_outage).cool_down(Duration::from_millis(args.cool_down)).build()
 }
 
-/// The counters, for a collector of metrics.
+/// The counters, as Prometheus and its kin read them.
 fn metrics(stats: Option<&Stats>) -> String {
-    stats.map_or_else(String::new, |stats| format!("{:#?}\n", stats.counts()))
+    let Some(counts) = stats.map(Stats::counts) else { return String::new() };
+    let all = [
+        ("granted", counts.granted),
+        ("refused", counts.refused),
+        ("waited", counts.waited),
+        ("joined", counts.joined),
+        ("failed_open", counts.failed_open),
+        ("failed_closed", counts.failed_closed),
+        ("overloaded", counts.overloaded),
+        ("lost", counts.lost),
+        ("invalid", counts.invalid),
+        ("keyless", counts.keyless),
+    ];
+    let mut text = String::new();
+    for (name, count) in all {
+        let _ = writeln!(text, "# TYPE gateway_{name}_total counter\ngateway_{name}_total {count}");
+    }
+    text
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(args.threads).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(args.threads.into()).enable_all().build()?;
     runtime.block_on(serve(args))
 }
 

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test stops where its set-up does")]
 
-use std::process::Command;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
 
 use tenure_testkit::Spawned;
 
@@ -35,6 +37,45 @@ fn a_double_click_is_one_gift_with_the_layer_alone() {
         let without = whole(&row(&report, "without a lock"));
         assert!(without[0] > 200 && without[3] > 0, "{report}");
     }
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused() {
+    let cases: [&[&str]; 6] = [
+        &["load", "--rate", "0"],
+        &["load", "--connections", "0"],
+        &["load", "--threads", "0"],
+        &["load", "--seconds", "0"],
+        &["load", "--turns", "0"],
+        &["serve", "--threads", "0"],
+    ];
+    for args in cases {
+        let output = Spawned::output(Command::new(env!("CARGO_BIN_EXE_gateway")).args(args)).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+    }
+}
+
+/// The file of the locks is this user's own, and the counters can be read by a collector.
+#[test]
+fn the_service_keeps_its_locks_in_a_file_of_its_user() {
+    let state = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
+    command.args(["serve", "--listen", "127.0.0.1:0"]).env("XDG_STATE_HOME", state.path());
+    let mut service = Spawned::spawn(command.stdin(Stdio::null()).stdout(Stdio::piped())).unwrap();
+    let mut line = String::new();
+    BufReader::new(service.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let at = line.trim().strip_prefix("listening on ").unwrap().to_owned();
+    assert!(state.path().join("tenure/gateway.db").exists());
+    let ask = |request: &str| {
+        let mut stream = TcpStream::connect(&at).unwrap();
+        write!(stream, "{request} HTTP/1.1\r\nhost: x\r\nx-user-id: 7\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    assert!(ask("POST /gift").contains("a gift, with fence"));
+    let metrics = ask("GET /metrics");
+    assert!(metrics.contains("# TYPE gateway_granted_total counter\ngateway_granted_total 1\n"), "{metrics}");
 }
 
 #[test]

@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::routing::post;
+use axum::{Extension, Router};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
@@ -24,9 +24,10 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tenure::Fence;
 use tenure_testkit::lines::{hear, say};
 use tenure_testkit::{RedisServer, Spawned};
-use tenure_tower::{BoxError, Duplicate, Key, LockLayer, OnOutage};
+use tenure_tower::{BoxError, Duplicate, Key, LockLayer, OnOutage, RefuseWith};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -38,6 +39,9 @@ const ROLE: &str = "TENURE_TOWER_TEST_SERVICE";
 const TTL: Duration = Duration::from_millis(1_500);
 /// Ttl of tests in which none is to end: calls to the store may take a second.
 const CALM: Duration = Duration::from_secs(30);
+
+/// Longer than the distance of any pair.
+const COOL_DOWN: Duration = Duration::from_secs(3);
 
 /// Numbers in a file, three for each key: visits, the handler that came last, and overlaps.
 #[derive(Clone, Debug)]
@@ -85,23 +89,42 @@ impl Numbers {
     }
 }
 
-/// Reads, thinks, and writes, or fails as the request wants it. Answers with a number of its own.
-async fn visit(State(numbers): State<Numbers>, headers: HeaderMap) -> Result<String, StatusCode> {
+/// A handler that is in. It was alone, however it ends: by an answer, a panic, or because it is
+/// cancelled.
+struct Inside {
+    numbers: Numbers,
+    key: u64,
+    me: u64,
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.numbers.check(self.key, self.me);
+    }
+}
+
+/// Reads, thinks, and writes, or fails as the request wants it. Answers with a number of its own, and
+/// its fence. Nobody reads the body.
+async fn visit(
+    State(numbers): State<Numbers>,
+    fence: Option<Extension<Fence>>,
+    headers: HeaderMap,
+) -> Result<([(HeaderName, String); 1], String), StatusCode> {
     static RUNS: AtomicU64 = AtomicU64::new(0);
     let number = |name| headers.get(name).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     let (key, think) = (number("x-key").unwrap(), number("x-think").unwrap_or(0));
     let (before, me) = (numbers.read(key), fastrand::u64(1..));
     numbers.enter(key, me);
+    let _inside = Inside { numbers: numbers.clone(), key, me };
     tokio::time::sleep(Duration::from_micros(think)).await;
-    // Before any ending: a handler that panics must have been alone as well.
-    numbers.check(key, me);
     match headers.get("x-ending").map(http::HeaderValue::as_bytes) {
         Some(b"panic") => panic!("a handler panics, as the test wants it"),
         Some(b"error") => return Err(StatusCode::INTERNAL_SERVER_ERROR),
         _ => {}
     }
     numbers.write(key, before + 1);
-    Ok(format!("{}.{}", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed)))
+    let fence = fence.map_or_else(String::new, |Extension(fence)| fence.to_string());
+    Ok(([(FENCE, fence)], format!("{}.{}", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed))))
 }
 
 /// Not a case: the processes of the service begin here.
@@ -117,7 +140,11 @@ async fn entry() {
         _ => Duplicate::Refuse,
     };
     let ttl = Duration::from_secs_f64(settings["ttl"].as_f64().unwrap());
-    let layer = LockLayer::builder(locks, "visit", Key::header(KEY), OnOutage::FailClosed).duplicate(duplicate).ttl(ttl);
+    let on_outage = if text("duplicate") == "open" { OnOutage::FailOpen } else { OnOutage::FailClosed };
+    let mut layer = LockLayer::builder(locks, "visit", Key::header(KEY), on_outage).duplicate(duplicate).ttl(ttl);
+    if text("duplicate") == "cool down" {
+        layer = layer.cool_down(COOL_DOWN).refuse_with(RefuseWith::TooManyRequests);
+    }
     let numbers = Numbers::open(text("numbers").into(), settings["keys"].as_u64().unwrap());
     let app = Router::new().route("/", post(visit)).with_state(numbers).layer(layer.build().unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -269,9 +296,29 @@ async fn ten_thousand_pairs_are_served_one_at_a_time() {
     service.all_free_within(LONG / 4).await;
 }
 
+/// One of each pair is served, and the other one is told to come back later, whichever process it
+/// meets.
+#[tokio::test(flavor = "multi_thread")]
+async fn pairs_within_a_cool_down_are_served_once() {
+    const PAIRS: u64 = 10_000;
+    let service = Service::start("cool down", PAIRS, CALM);
+    let (mut busy, mut cooling) = (0, 0);
+    for Pair { key, answers, apart, .. } in pairs(&service, PAIRS).await {
+        assert_eq!(answers.iter().filter(|answer| answer.status == 200).count(), 1, "{answers:?}");
+        let refused = answers.iter().find(|answer| answer.status != 200).unwrap();
+        assert_eq!(refused.status, 429, "{refused:?}");
+        assert!((1..=3).contains(&refused.header("retry-after").parse().unwrap()), "{refused:?}");
+        assert!(!apart || refused.reason() == "cool-down", "{refused:?}");
+        *(if refused.reason() == "cool-down" { &mut cooling } else { &mut busy }) += 1;
+        assert_eq!(service.numbers.read(key), 1, "two handlers ran for {key}");
+    }
+    assert!(busy > 500 && cooling > 500, "the distances tested nothing: {busy}, {cooling}");
+    service.all_free_within(COOL_DOWN + LONG / 4).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pairs_that_wait_are_both_served() {
-    const PAIRS: u64 = 1_000;
+    const PAIRS: u64 = 10_000;
     let service = Service::start("wait", PAIRS, CALM);
     for Pair { key, answers, .. } in pairs(&service, PAIRS).await {
         assert!(answers.iter().all(|answer| answer.status == 200), "{answers:?}");
@@ -282,7 +329,7 @@ async fn pairs_that_wait_are_both_served() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pairs_that_join_share_an_answer() {
-    const PAIRS: u64 = 2_000;
+    const PAIRS: u64 = 10_000;
     let service = Service::start("join", PAIRS, CALM);
     let pairs = pairs(&service, PAIRS).await;
     let joined = |pair: &&Pair| pair.answers[0].status == 200 && pair.answers[0].body == pair.answers[1].body;
@@ -303,12 +350,22 @@ struct Tally {
     served: AtomicU64,
     /// Handlers that may have written: the client did not stay for the answer, or it broke off.
     open: AtomicU64,
+    /// Refused, because the store was gone.
+    closed: AtomicU64,
+    /// Served without a fence.
+    unlocked: AtomicU64,
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hang_ups_panics_and_a_redis_that_stops_leave_no_key_taken() {
+    for policy in ["refuse", "open"] {
+        hang_ups_panics_and_stops(policy).await;
+    }
+}
+
+async fn hang_ups_panics_and_stops(policy: &str) {
     const KEYS: u64 = 8;
-    let service = Service::start("refuse", KEYS, TTL);
+    let service = Service::start(policy, KEYS, TTL);
     let tallies: Arc<Vec<Tally>> = Arc::new((0..KEYS).map(|_| Tally::default()).collect());
     let (end, visits) = (Instant::now() + Duration::from_secs(6), Arc::new(AtomicUsize::new(0)));
     let mut clients = JoinSet::new();
@@ -320,12 +377,21 @@ async fn hang_ups_panics_and_a_redis_that_stops_leave_no_key_taken() {
                 let (key, line) = (fastrand::u64(..KEYS), &mut lines[fastrand::usize(..2)]);
                 let ending = ["", "", "", "panic", "error", "hang up"][fastrand::usize(..6)];
                 let tally = &tallies[usize::try_from(key).unwrap()];
-                let sending = line.send(visiting(key, fastrand::u64(..3_000), ending));
+                let mut request = visiting(key, fastrand::u64(..3_000), ending);
+                if ending == "hang up" {
+                    // Nobody reads it, so the server need not see that the client is gone.
+                    *request.body_mut() = Full::from(vec![0; fastrand::usize(..1_000_000)]);
+                }
+                let sending = line.send(request);
                 let patience = if ending == "hang up" { Duration::from_micros(fastrand::u64(..3_000)) } else { LONG };
                 let answer = tokio::time::timeout(patience, sending).await;
                 visits.fetch_add(1, Ordering::Relaxed);
                 match answer {
-                    Ok(Ok(answer)) if answer.status == 200 => tally.served.fetch_add(1, Ordering::Relaxed),
+                    Ok(Ok(answer)) if answer.status == 200 => {
+                        tally.unlocked.fetch_add(u64::from(answer.fence().is_none()), Ordering::Relaxed);
+                        tally.served.fetch_add(1, Ordering::Relaxed)
+                    }
+                    Ok(Ok(answer)) if answer.reason() == "store-unavailable" => tally.closed.fetch_add(1, Ordering::Relaxed),
                     Ok(Ok(answer)) if answer.reason() != "lock-lost" => 0,
                     Ok(_) => tally.open.fetch_add(1, Ordering::Relaxed),
                     Err(_) => {
@@ -345,16 +411,25 @@ async fn hang_ups_panics_and_a_redis_that_stops_leave_no_key_taken() {
     }
     clients.join_all().await;
     service.all_free_within(TTL + Duration::from_millis(500)).await;
-    let mut all = 0;
+    let sum = |which: fn(&Tally) -> &AtomicU64| -> u64 { tallies.iter().map(|tally| which(tally).load(Ordering::Relaxed)).sum() };
+    let (all, closed, unlocked) = (sum(|tally| &tally.served), sum(|tally| &tally.closed), sum(|tally| &tally.unlocked));
+    println!(
+        "{policy}: {} requests, {all} served, {unlocked} of them unlocked, {closed} refused",
+        visits.load(Ordering::Relaxed)
+    );
+    assert!(all > unlocked, "nobody was served under a lock");
+    if policy == "open" {
+        // Without locks, handlers may run at once.
+        assert!(unlocked > 0 && closed == 0, "{unlocked} unlocked, {closed} closed: the stops were not felt");
+        return;
+    }
+    assert!(unlocked == 0 && closed > 0, "{unlocked} unlocked, {closed} closed: the stops were not felt");
     for (key, tally) in (0..).zip(tallies.iter()) {
         let (served, open) = (tally.served.load(Ordering::Relaxed), tally.open.load(Ordering::Relaxed));
         let number = service.numbers.read(key);
         assert!((served..=served + open).contains(&number), "key {key}: {number} of {served} and {open} more");
         assert_eq!(service.numbers.overlaps(key), 0, "two handlers ran at once for {key}");
-        all += served;
     }
-    println!("{} requests, {all} served", visits.load(Ordering::Relaxed));
-    assert!(all > 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
