@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use futures_util::future::join_all;
 use tenure::{Error, Owner, Share};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
@@ -20,6 +21,8 @@ use crate::proto::{
 use crate::shared::{Id, Seen, Shared};
 use crate::spare::Spare;
 
+/// Leases of one stream of renewals. A follower asks the leader for one after another.
+const AT_ONCE: usize = 8;
 /// How long a clean-up may take that nobody waits for.
 const CLEAN_UP: Duration = Duration::from_secs(2);
 /// Time by which a lease may outlive its ttl.
@@ -192,7 +195,7 @@ pub(crate) fn revoke_later(connection: &Arc<Connection>, id: i64) {
 pub(crate) struct Kept {
     /// The new ttls, in the order of the leases; 0 for one that has ended.
     pub(crate) left: Vec<i64>,
-    /// Term of the leader that has renewed them, or a later one.
+    /// Term of the member before it had them renewed.
     pub(crate) term: u64,
 }
 
@@ -209,9 +212,25 @@ impl Kept {
 /// may yet end a lease that was granted in its time.
 pub(crate) async fn keep_alive(connection: &Connection, ids: &[i64], end: Instant) -> Result<Kept, Error> {
     let mut kept = Kept::default();
-    if ids.is_empty() {
-        return Ok(kept);
-    }
+    keep_some(connection, ids, &mut kept, end).await.map(|()| kept)
+}
+
+/// Renews many leases by several streams. Returns the new ttl of each, 0 of one that has ended.
+pub(crate) async fn keep_many(connection: &Connection, ids: &[i64], end: Instant) -> Vec<Result<i64, Error>> {
+    let streams = ids.chunks(AT_ONCE).map(|ids| async move {
+        let mut kept = Kept::default();
+        let ended = keep_some(connection, ids, &mut kept, end).await;
+        let mut left: Vec<_> = kept.left.into_iter().map(Ok).collect();
+        // Those that were answered before it ended are renewed.
+        if let Err(error) = ended {
+            left.resize(ids.len(), Err(error));
+        }
+        left
+    });
+    join_all(streams).await.into_iter().flatten().collect()
+}
+
+async fn keep_some(connection: &Connection, ids: &[i64], kept: &mut Kept, end: Instant) -> Result<(), Error> {
     let requests = ids.iter().map(|id| LeaseId { id: *id }).collect();
     let mut answers = connection.stream::<LeaseId, LeaseLeft>(LEASE_KEEP_ALIVE, requests, false, end).await?;
     let silent = |_| Error::unreachable("etcd did not renew in time").maybe_applied();
@@ -226,7 +245,7 @@ pub(crate) async fn keep_alive(connection: &Connection, ids: &[i64], end: Instan
             None => return Err(Error::unreachable("etcd did not renew to the end").maybe_applied()),
         }
     }
-    Ok(kept)
+    Ok(())
 }
 
 /// Returns the time that a lease has left, at most. `None` if it has ended.

@@ -55,6 +55,24 @@ async fn a_stopped_member_is_left() {
     etcd.cont(0);
 }
 
+/// A follower asks the leader for one lease after another, for each stream of renewals.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_leases_at_a_follower_far_from_the_leader_are_renewed() {
+    let etcd = EtcdCluster::of(3).links().start();
+    let leader = etcd.leader();
+    let store = open(&(EtcdCluster::url_at(etcd.addr((leader + 1) % 3), "a/") + "&timeout=3s")).await;
+    let (held, names) = (owner(), (0..120).map(|at| format!("n{at}")).collect::<Vec<_>>());
+    for names in names.chunks(40) {
+        let all: Vec<_> = names.iter().map(|name| request(name, &held)).collect();
+        assert!(store.acquire_all(&all).await.unwrap().is_some());
+    }
+    etcd.link(leader).delay(Duration::from_millis(30));
+    let leases: Vec<_> = names.iter().map(|name| lease(name, &held)).collect();
+    for (at, reply) in store.renew(&leases).await.into_iter().enumerate() {
+        assert_eq!(reply.unwrap(), RenewReply::Renewed, "lease {at}");
+    }
+}
+
 /// A member that its clients cannot reach, and the others can.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_out_of_reach_is_left() {
