@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, stream};
 use http::uri::PathAndQuery;
 use prost::Message;
-use tenure::{Error, ErrorKind};
+use tenure::Error;
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, timeout_at};
 use tonic::client::Grpc;
@@ -16,21 +16,14 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::failure::{Failed, unexpected};
-use crate::proto::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse};
+use crate::failure::Failed;
+use crate::login::{Attempt, Login, Token, unapplied};
 
 /// A way to a member, and how it is shown.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) endpoint: Endpoint,
     pub(crate) shown: String,
-}
-
-/// User and password.
-#[derive(Clone)]
-pub(crate) struct Login {
-    pub(crate) username: String,
-    pub(crate) password: String,
 }
 
 pub(crate) struct Connection {
@@ -47,7 +40,10 @@ struct State {
     /// The member in use, or to be tried first.
     at: usize,
     live: Option<Live>,
-    token: Option<AsciiMetadataValue>,
+    /// All members know it.
+    token: Option<Token>,
+    /// The login that goes on, with the number of its connection.
+    attempt: Option<(u64, Attempt)>,
     /// Number of connections so far: an old failure does not end a new connection.
     made: u64,
 }
@@ -76,10 +72,12 @@ impl Connection {
         Q: Message + Clone + Default + 'static,
         A: Message + Default + 'static,
     {
+        let token = self.state().token.clone();
         match self.once(path, request.clone(), end).await {
             // Not applied: the server looks at the token first.
             Err(failed) if failed.needs_login() && self.login.is_some() => {
-                self.state().token = None;
+                // Another call may have a new one.
+                self.state().token.take_if(|present| Some(&*present) == token.as_ref());
                 self.once(path, request, end).await
             }
             answer => answer,
@@ -136,9 +134,8 @@ impl Connection {
         let (began, server) = (Instant::now(), &self.members[live.at].shown);
         let failed = match timeout_at(end, call).await {
             Ok(Ok(answer)) => return Ok(answer),
-            // The client library has a timer for the request as well.
-            Ok(Err(status)) if status.message() != "Timeout expired" => Failed::of(&status, server),
-            _ => Failed::silent(server, end.saturating_duration_since(began)),
+            Ok(Err(status)) => Failed::in_time(&status, server, began),
+            Err(_) => Failed::silent(server, began.elapsed()),
         };
         if failed.leaves {
             self.leave(live);
@@ -175,8 +172,6 @@ impl Connection {
                     state.made += 1;
                     let live = Live { channel, runtime: Handle::current().id(), number: state.made, at };
                     (state.at, state.live) = (at, Some(live.clone()));
-                    // Each member knows the tokens that it has given out.
-                    state.token = None;
                     return Ok(live);
                 }
                 Err(error) => last = Some(error),
@@ -215,24 +210,34 @@ impl Connection {
         Ok(request)
     }
 
-    async fn token(&self, live: &Live, end: Instant) -> Result<Option<AsciiMetadataValue>, Failed> {
-        let Some(Login { username, password }) = &self.login else { return Ok(None) };
-        if let Some(token) = self.state().token.clone() {
-            return Ok(Some(token));
-        }
-        let request = AuthenticateRequest { name: username.clone(), password: password.clone() };
-        let call = unary(&live.channel, AUTHENTICATE, Request::new(request));
-        let answer: Result<AuthenticateResponse, Failed> = self.answered(live, end, call).await;
-        let answer = match answer {
-            // As etcdctl does: a password for a server that asks for none.
-            Err(failed) if failed.error.to_string().contains("authentication is not enabled") => return Ok(None),
-            // A login changes nothing.
-            Err(failed) => return Err(Failed { error: unapplied(&failed.error), ..failed }),
-            Ok(answer) => answer,
+    async fn token(&self, live: &Live, end: Instant) -> Result<Token, Failed> {
+        let Some(login) = &self.login else { return Ok(None) };
+        let server = &self.members[live.at].shown;
+        let attempt = {
+            let mut state = self.state();
+            if let Some(token) = &state.token {
+                return Ok(token.clone());
+            }
+            let begun = state.attempt.take().filter(|(number, _)| *number == live.number).map(|(_, attempt)| attempt);
+            let attempt = begun.unwrap_or_else(|| login.begin(&live.channel, server));
+            state.attempt = Some((live.number, attempt.clone()));
+            attempt
         };
-        let token: AsciiMetadataValue = answer.token.parse().map_err(|_| Failed::unsent(unexpected("its token is no text")))?;
-        self.state().token = Some(token.clone());
-        Ok(Some(token))
+        let began = Instant::now();
+        let Ok(answer) = timeout_at(end, attempt.clone()).await else {
+            // It takes its time, and the next call goes on with it. So the member is not left.
+            let silent = Failed::silent(server, end.saturating_duration_since(began));
+            return Err(Failed { error: unapplied(&silent.error), leaves: false, ..silent });
+        };
+        let mut state = self.state();
+        if state.attempt.take_if(|(_, present)| present.ptr_eq(&attempt)).is_some() {
+            state.token = answer.clone().ok();
+        }
+        drop(state);
+        if answer.as_ref().is_err_and(|failed| failed.leaves) {
+            self.leave(live);
+        }
+        answer
     }
 
     /// Number of the latest connection.
@@ -245,13 +250,7 @@ impl Connection {
     }
 }
 
-/// Says that the call was not applied: it was never sent.
-fn unapplied(error: &Error) -> Error {
-    let kind = if error.kind() == ErrorKind::Unavailable { ErrorKind::Refused } else { error.kind() };
-    Error::new(kind, error.to_string())
-}
-
-async fn unary<Q, A>(channel: &Channel, path: &'static str, request: Request<Q>) -> Result<A, tonic::Status>
+pub(crate) async fn unary<Q, A>(channel: &Channel, path: &'static str, request: Request<Q>) -> Result<A, tonic::Status>
 where
     Q: Message + Default + 'static,
     A: Message + Default + 'static,

@@ -9,8 +9,9 @@ use percent_encoding::percent_decode_str;
 use tenure::{Error, Locker, parse_duration};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-use crate::connection::{Connection, FIRST_CONTACT, Login, Member};
+use crate::connection::{Connection, FIRST_CONTACT, Member};
 use crate::keys::Layout;
+use crate::login::Login;
 use crate::store::EtcdStore;
 
 const PORT: u16 = 2379;
