@@ -1,13 +1,15 @@
 //! The way to etcd: one member at a time, and another one if that fails.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::{Either, select, try_join_all};
 use futures_util::{StreamExt as _, stream};
 use http::uri::PathAndQuery;
 use prost::Message;
-use tenure::Error;
+use tenure::{Error, ErrorKind};
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, timeout_at};
 use tonic::client::Grpc;
@@ -18,6 +20,7 @@ use tonic_prost::ProstCodec;
 
 use crate::failure::Failed;
 use crate::login::{Attempt, Login, Token, unapplied};
+use crate::proto::{Answer, Header, STATUS, StatusRequest, StatusResponse};
 
 /// A way to a member, and how it is shown.
 #[derive(Clone, Debug)]
@@ -30,6 +33,8 @@ pub(crate) struct Connection {
     members: Vec<Member>,
     login: Option<Login>,
     shown: String,
+    /// The cluster of the first answer.
+    cluster: OnceLock<u64>,
     state: Mutex<State>,
     /// One dials at a time, and the others use what it has got.
     dialing: tokio::sync::Mutex<()>,
@@ -59,7 +64,7 @@ struct Live {
 
 impl Connection {
     pub(crate) fn new(members: Vec<Member>, login: Option<Login>, shown: String) -> Self {
-        Self { members, login, shown, state: Mutex::default(), dialing: tokio::sync::Mutex::default() }
+        Self { members, login, shown, cluster: OnceLock::new(), state: Mutex::default(), dialing: tokio::sync::Mutex::default() }
     }
 
     /// One request and its answer.
@@ -70,7 +75,7 @@ impl Connection {
     pub(crate) async fn call<Q, A>(&self, path: &'static str, request: Q, end: Instant) -> Result<A, Failed>
     where
         Q: Message + Clone + Default + 'static,
-        A: Message + Default + 'static,
+        A: Answer,
     {
         let token = self.state().token.clone();
         match self.once(path, request.clone(), end).await {
@@ -87,11 +92,75 @@ impl Connection {
     async fn once<Q, A>(&self, path: &'static str, message: Q, end: Instant) -> Result<A, Failed>
     where
         Q: Message + Default + 'static,
-        A: Message + Default + 'static,
+        A: Answer,
     {
         let live = self.live(end).await?;
         let request = self.request(message, &live, end).await?;
-        self.answered(&live, end, unary(&live.channel, path, request)).await
+        let answer: A = self.answered(&live, end, unary(&live.channel, path, request)).await?;
+        self.recognise(answer.header()).inspect_err(|_| self.leave(&live))?;
+        Ok(answer)
+    }
+
+    /// Refuses an answer of another cluster than that of the first answer.
+    pub(crate) fn recognise(&self, header: Option<&Header>) -> Result<(), Failed> {
+        let cluster = header.map_or(0, |header| header.cluster);
+        let is_known = cluster == 0 || *self.cluster.get_or_init(|| cluster) == cluster;
+        if is_known { Ok(()) } else { Err(Failed::of_another_cluster(&self.shown)) }
+    }
+
+    /// Asks a member in turn for its first answer, each for a share of the time.
+    ///
+    /// Meanwhile the other members are asked which cluster they are of. Those that do not say so in time are asked by
+    /// the first call that they get.
+    pub(crate) async fn first<Q, A>(&self, path: &'static str, request: Q, end: Instant) -> Result<A, Failed>
+    where
+        Q: Message + Clone + Default + 'static,
+        A: Answer,
+    {
+        let others = async {
+            // One of them may be that which is asked.
+            let others = if self.members.len() > 1 { &self.members[..] } else { &[] };
+            let each = others.iter().map(async |member| match self.dial(member, end).await {
+                Ok(channel) => {
+                    let answer: Result<StatusResponse, _> = unary(&channel, STATUS, Request::new(StatusRequest {})).await;
+                    answer.map_or(Ok(()), |answer| self.recognise(answer.header()))
+                }
+                Err(_) => Ok(()),
+            });
+            try_join_all(each).await.map(drop)
+        };
+        let (others, asked) = (pin!(others), pin!(self.in_turn(path, request, end)));
+        match select(asked, others).await {
+            Either::Left((answer, others)) => {
+                let answer = answer?;
+                timeout_at(Instant::now() + OTHERS, others).await.unwrap_or(Ok(())).map(|()| answer)
+            }
+            Either::Right((others, asked)) => {
+                others?;
+                asked.await
+            }
+        }
+    }
+
+    async fn in_turn<Q, A>(&self, path: &'static str, request: Q, end: Instant) -> Result<A, Failed>
+    where
+        Q: Message + Clone + Default + 'static,
+        A: Answer,
+    {
+        let mut failed = Failed::unsent(Error::unreachable("there is no member"));
+        for left in (1..=self.members.len()).rev() {
+            let share = end.saturating_duration_since(Instant::now()) / u32::try_from(left).unwrap_or(1);
+            match self.call(path, request.clone(), Instant::now() + share).await {
+                // The next one would say so as well.
+                Err(refused) if refused.heard && refused.error.kind() == ErrorKind::Refused => return Err(refused),
+                Err(other) => failed = other,
+                answer => return answer,
+            }
+            if let Some(live) = self.present() {
+                self.leave(&live);
+            }
+        }
+        Err(failed)
     }
 
     /// Begins a call of several requests or answers.
@@ -263,6 +332,8 @@ where
 
 /// Timeouts of a connection's making. A call has its own, which is shorter.
 pub(crate) const FIRST_CONTACT: Duration = Duration::from_secs(5);
+/// How much longer the other members have to say which cluster they are of.
+const OTHERS: Duration = Duration::from_millis(100);
 
 impl fmt::Display for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -82,6 +82,13 @@ impl Failed {
         self.code == Code::OutOfRange && !self.heard
     }
 
+    /// The answer is of no use: it tells of other locks.
+    pub(crate) fn of_another_cluster(server: &str) -> Self {
+        let error = Error::refused(format!("a member of {server} is of another cluster")).maybe_applied();
+        let error = error.with_hint("name members of one cluster; if it was replaced, start this program again");
+        Self { code: Code::FailedPrecondition, error, leaves: true, heard: true }
+    }
+
     pub(crate) fn silent(server: &str, limit: Duration) -> Self {
         let error = Error::unreachable(format!("{server} did not answer within {limit:?}")).maybe_applied();
         Self { code: Code::DeadlineExceeded, error, leaves: true, heard: false }

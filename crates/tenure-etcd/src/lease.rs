@@ -161,7 +161,7 @@ impl Unanswered {
                 // It has ended.
                 Err(failed) if failed.code == Code::NotFound => {}
                 Err(failed) => return Err(failed.into()),
-                Ok(LeaseRevokeResponse {}) => {}
+                Ok(_) => {}
             }
             if let Some(leases) = self.all().get_mut(id) {
                 leases.retain(|(other, _)| *other != lease);
@@ -237,6 +237,7 @@ async fn keep_some(connection: &Connection, ids: &[i64], kept: &mut Kept, end: I
     while kept.left.len() < ids.len() {
         match timeout_at(end, answers.next()).await.map_err(silent)? {
             Some(Ok(answer)) if answer.id == ids[kept.left.len()] => {
+                connection.recognise(answer.header.as_ref())?;
                 kept.left.push(answer.ttl);
                 kept.term = kept.term.max(answer.header.map_or(0, |header| header.raft_term));
             }

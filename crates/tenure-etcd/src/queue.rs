@@ -70,7 +70,7 @@ impl Queue {
 
     /// Of the keys of one name, in the order in which they were made.
     pub(crate) fn new(header: &Header, kvs: impl Iterator<Item = KeyValue>) -> Self {
-        let &Header { revision, raft_term: term } = header;
+        let &Header { revision, raft_term: term, .. } = header;
         let mut queue = Self { revision, term, slots: kvs.map(Slot::new).collect(), held: 0, taken: 0 };
         while let Some(next) = queue.slots.get(queue.held)
             && queue.fits(next.value.share)
@@ -161,7 +161,7 @@ mod tests {
             }),
             lease: i,
         };
-        Queue::new(&Header { revision: 9, raft_term: 1 }, (1..).zip(shares).map(kv))
+        Queue::new(&Header { revision: 9, raft_term: 1, ..Header::default() }, (1..).zip(shares).map(kv))
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tenure::store::{RenewReply, Store};
-use tenure::{Fence, Locker};
+use tenure::{ErrorKind, Fence, Locker};
+use tenure_etcd::Options;
 use tenure_testkit::{EtcdCluster, Program, Proxy, Signal, Worker};
 use tokio::time::timeout;
 
@@ -53,6 +54,53 @@ async fn a_stopped_member_is_left() {
     renewed(&store, &lease("x", &held)).await;
     granted(&store, &request("y", &owner())).await;
     etcd.cont(0);
+}
+
+/// A new process is not held up by the first member of the URL: one that stands still, or is no etcd.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_member_that_does_not_answer_stops_no_new_process() {
+    let etcd = EtcdCluster::of(3).start();
+    etcd.stop(0);
+    let (store, held) = (open(&etcd.url("a/")).await, owner());
+    granted(&store, &request("x", &held)).await;
+    etcd.cont(0);
+    let other = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("etcd://{},{}?prefix=a/", other.local_addr().unwrap(), etcd.addr(1));
+    tokio::spawn(async move {
+        while let Ok((client, _)) = other.accept().await {
+            client.try_write(b"HTTP/1.1 400 Bad Request\r\n\r\n").ok();
+        }
+    });
+    renewed(&open(&url).await, &lease("x", &held)).await;
+}
+
+/// Hosts of two clusters have two locks of each name.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_clusters_in_one_url_are_refused() {
+    let (one, two) = (EtcdCluster::shared(), EtcdCluster::of(1).start());
+    for (first, second) in [(one.addr(0), two.addr(0)), (two.addr(0), one.addr(0))] {
+        let error = Options::parse(&format!("etcd://{first},{second}")).unwrap().open().await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("another cluster"), "{error:?}");
+    }
+    // One of them was silent at first. Its answers do not count later.
+    let proxy = Proxy::start_opaque(one.addr(0));
+    let silent = Proxy::start_opaque(two.addr(0));
+    silent.black_hole();
+    let url = format!("etcd://{},{}?timeout=300ms", proxy.addr(), silent.addr());
+    let store = open(&url).await;
+    silent.heal();
+    proxy.refuse();
+    proxy.cut();
+    let refused = async {
+        loop {
+            let error = store.acquire(&request("x", &owner())).await.unwrap_err();
+            if error.kind() == ErrorKind::Refused {
+                return error;
+            }
+        }
+    };
+    let error = timeout(PATIENCE, refused).await.expect("it serves two clusters");
+    assert!(error.to_string().contains("another cluster"), "{error:?}");
 }
 
 /// A follower asks the leader for one lease after another, for each stream of renewals.

@@ -106,7 +106,7 @@ async fn a_refused_name_does_not_end_the_renewals_of_others() {
     etcd.ctl(&["user", "grant-role", "root", "root"]);
     etcd.ctl(&["user", "add", "app:pass"]);
     etcd.ctl(&["role", "add", "locks"]);
-    for prefix in ["locks/x/", "locks/y/", "locks/z/", "locks/tenure"] {
+    for prefix in ["locks/x/", "locks/y/", "locks/z/"] {
         etcd.ctl(&["role", "grant-permission", "locks", "readwrite", "--prefix", prefix]);
     }
     etcd.ctl(&["user", "grant-role", "app", "locks"]);
