@@ -77,26 +77,43 @@ impl Connection {
         Q: Message + Clone + Default + 'static,
         A: Answer,
     {
+        self.call_up_to(USUAL, path, request, end).await
+    }
+
+    /// A request whose answer may be of any length.
+    pub(crate) async fn call_large<Q, A>(&self, path: &'static str, request: Q, end: Instant) -> Result<A, Failed>
+    where
+        Q: Message + Clone + Default + 'static,
+        A: Answer,
+    {
+        self.call_up_to(usize::MAX, path, request, end).await
+    }
+
+    async fn call_up_to<Q, A>(&self, most: usize, path: &'static str, request: Q, end: Instant) -> Result<A, Failed>
+    where
+        Q: Message + Clone + Default + 'static,
+        A: Answer,
+    {
         let token = self.state().token.clone();
-        match self.once(path, request.clone(), end).await {
+        match self.once(most, path, request.clone(), end).await {
             // Not applied: the server looks at the token first.
             Err(failed) if failed.needs_login() && self.login.is_some() => {
                 // Another call may have a new one.
                 self.state().token.take_if(|present| Some(&*present) == token.as_ref());
-                self.once(path, request, end).await
+                self.once(most, path, request, end).await
             }
             answer => answer,
         }
     }
 
-    async fn once<Q, A>(&self, path: &'static str, message: Q, end: Instant) -> Result<A, Failed>
+    async fn once<Q, A>(&self, most: usize, path: &'static str, message: Q, end: Instant) -> Result<A, Failed>
     where
         Q: Message + Default + 'static,
         A: Answer,
     {
         let live = self.live(end).await?;
         let request = self.request(message, &live, end).await?;
-        let answer: A = self.answered(&live, end, unary(&live.channel, path, request)).await?;
+        let answer: A = self.answered(&live, end, unary_up_to(most, &live.channel, path, request)).await?;
         self.recognise(answer.header()).inspect_err(|_| self.leave(&live))?;
         Ok(answer)
     }
@@ -324,7 +341,20 @@ where
     Q: Message + Default + 'static,
     A: Message + Default + 'static,
 {
-    let mut grpc = Grpc::new(channel.clone());
+    unary_up_to(USUAL, channel, path, request).await
+}
+
+async fn unary_up_to<Q, A>(
+    most: usize,
+    channel: &Channel,
+    path: &'static str,
+    request: Request<Q>,
+) -> Result<A, tonic::Status>
+where
+    Q: Message + Default + 'static,
+    A: Message + Default + 'static,
+{
+    let mut grpc = Grpc::new(channel.clone()).max_decoding_message_size(most);
     grpc.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
     let codec = ProstCodec::<Q, A>::default();
     grpc.unary(request, PathAndQuery::from_static(path), codec).await.map(tonic::Response::into_inner)
@@ -332,6 +362,8 @@ where
 
 /// Timeouts of a connection's making. A call has its own, which is shorter.
 pub(crate) const FIRST_CONTACT: Duration = Duration::from_secs(5);
+/// Bytes of an answer, unless it has to be longer.
+const USUAL: usize = 4 << 20;
 /// How much longer the other members have to say which cluster they are of.
 const OTHERS: Duration = Duration::from_millis(100);
 

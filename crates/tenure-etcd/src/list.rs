@@ -7,9 +7,8 @@ use tenure::store::Busy;
 use tenure::{Entry, Error, Holder, Name, Owner};
 use tokio::time::Instant;
 
-use crate::keys::Value;
 use crate::lease::left;
-use crate::proto::{Header, KeyValue, RANGE, RangeRequest, RangeResponse};
+use crate::proto::{Header, KeyValue, RangeRequest};
 use crate::queue::{Queue, Slot};
 use crate::store::EtcdStore;
 
@@ -51,13 +50,11 @@ impl EtcdStore {
         let (mut names, mut header) = (HashMap::<Name, Vec<KeyValue>>::new(), Header::default());
         loop {
             let request = RangeRequest { key, range_end: range_end.clone(), limit: PAGE, ..RangeRequest::default() };
-            let page: RangeResponse = self.shared.connection.call(RANGE, request, end).await?;
+            let page = self.shared.range(request, end).await?;
             header = page.header.unwrap_or(header);
             let next = page.kvs.last().map(|last| [&last.key[..], &[0]].concat());
             for kv in page.kvs {
-                // A lock of another client has no value, and a lease.
-                let is_lock = Value::read(&kv.value).is_some() || (kv.value.is_empty() && kv.lease != 0);
-                if is_lock && let Some(name) = layout.name_of(&kv.key).and_then(|name| Name::new(name).ok()) {
+                if let Some(name) = layout.name_of(&kv).and_then(|name| Name::new(name).ok()) {
                     names.entry(name).or_default().push(kv);
                 }
             }

@@ -64,7 +64,7 @@ pub(crate) struct Queue {
 impl Queue {
     pub(crate) fn read(range: RangeResponse, layout: &Layout, name: &Name) -> Self {
         let header = range.header.unwrap_or_default();
-        let kvs = range.kvs.into_iter().filter(|kv| layout.is_of(name, &kv.key));
+        let kvs = range.kvs.into_iter().filter(|kv| layout.is_of(name, kv));
         Self::new(&header, kvs)
     }
 

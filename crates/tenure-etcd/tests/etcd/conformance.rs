@@ -34,11 +34,15 @@ impl Subject for Way {
         Ok(Box::new(Worker::start(Program::this_test().on(&url))))
     }
 
-    /// As `etcdctl lock` has it: an empty value at a key below the name.
+    /// As `etcdctl lock` has it: an empty value at a key below the name, with a lease.
     fn plant(&self, name: &Name, what: &Plant) -> Result<(), NotApplicable> {
         let (etcd, key) = (EtcdCluster::shared(), format!("{}{}/694d8d2f", self.prefix, name.as_str()));
         match what {
-            Plant::Value(_, None) => drop(etcd.ctl(&["put", &key, ""])),
+            Plant::Value(_, None) => {
+                let granted = etcd.ctl(&["lease", "grant", "60"]);
+                let session = granted.split_whitespace().nth(1).unwrap();
+                etcd.ctl(&["put", &format!("--lease={session}"), &key, ""]);
+            }
             // The tests of the command have locks of `etcdctl`.
             Plant::Value(_, Some(_)) => return Err(NotApplicable("the keys of other clients have no values")),
             Plant::OtherType => return Err(NotApplicable("etcd has values of one type only")),

@@ -1,0 +1,62 @@
+//! An etcd with other data in it, and names that lie below others.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use tenure::store::{ReleaseReply, Store};
+use tenure::{Name, Owner};
+use tenure_testkit::EtcdCluster;
+
+use crate::open;
+use crate::requests::{busy, granted, joining, lease, owner, request};
+
+/// Writes a key whose value is as long as that.
+fn put(etcd: &EtcdCluster, key: &str, bytes: usize) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "x".repeat(bytes)).unwrap();
+    let mut put = etcd.etcdctl();
+    put.args(["put", key]).stdin(file.reopen().unwrap()).stdout(Stdio::null());
+    assert!(put.status().unwrap().success());
+}
+
+/// A record of another program looks like a key of a lock. It is not one, and nobody deletes it.
+#[tokio::test]
+async fn data_of_another_program_is_no_lock() {
+    let (etcd, prefix) = (EtcdCluster::shared(), EtcdCluster::fresh_prefix());
+    let store = open(&etcd.url(&prefix)).await;
+    let (name, key) = (Name::new("invoice").unwrap(), format!("{prefix}invoice/42"));
+    etcd.ctl(&["put", &key, r#"{"total":99}"#]);
+    assert!(store.inspect(Some(&name)).await.unwrap().is_empty());
+    let broken = lease("invoice", &Owner::from_bytes(key.clone().into_bytes()));
+    assert_eq!(store.release(&broken, Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld);
+    let held = owner();
+    granted(&store, &request("invoice", &held)).await;
+    let waits = joining("invoice");
+    assert_eq!(busy(&store, &waits).await.position, Some(0));
+    assert_eq!(store.inspect(None).await.unwrap(), store.inspect(Some(&name)).await.unwrap());
+    store.release(&lease("invoice", &held), Duration::ZERO).await.unwrap();
+    granted(&store, &waits).await;
+    store.release(&waits.lease(), Duration::ZERO).await.unwrap();
+    assert!(etcd.ctl(&["get", &key]).contains("99"), "the record is gone");
+}
+
+/// The values below a name are larger than an answer may be.
+#[tokio::test]
+async fn a_name_above_large_data_is_locked_and_shown() {
+    let (etcd, prefix) = (EtcdCluster::shared(), EtcdCluster::fresh_prefix());
+    for at in 0..4 {
+        put(etcd, &format!("{prefix}data/file{at}"), 1_200_000);
+    }
+    let (store, other) = (open(&etcd.url(&prefix)).await, open(&etcd.url(&prefix)).await);
+    let (held, waits) = (owner(), joining("data"));
+    granted(&store, &request("data", &held)).await;
+    assert_eq!(busy(&other, &request("data", &owner())).await.holder.unwrap().owner, held);
+    assert_eq!(busy(&other, &waits).await.position, Some(0));
+    let shown = store.inspect(None).await.unwrap();
+    assert!(shown.len() == 1 && shown[0].holders[0].owner == held && shown[0].waiters.len() == 1, "{shown:?}");
+    store.release(&lease("data", &held), Duration::ZERO).await.unwrap();
+    granted(&other, &waits).await;
+    store.release(&waits.lease(), Duration::ZERO).await.unwrap();
+    assert!(store.inspect(None).await.unwrap().is_empty());
+}
+
