@@ -2,16 +2,19 @@
 
 use std::collections::HashMap;
 
-use futures_util::future::try_join_all;
+use futures_util::future::{BoxFuture, try_join_all};
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use tenure::store::Busy;
 use tenure::{Entry, Error, Holder, Name, Owner};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::lease::left;
 use crate::proto::{Header, KeyValue, RangeRequest};
 use crate::queue::{Queue, Slot};
 use crate::store::EtcdStore;
 
+/// Holders that a list asks for their ttl at a time.
+const QUESTIONS: usize = 64;
 /// Keys that a list reads at a time.
 const PAGE: i64 = 2_000;
 
@@ -65,12 +68,36 @@ impl EtcdStore {
         }
         let mut queues: Vec<_> = names.into_iter().collect();
         queues.sort_by(|one, other| one.0.cmp(&other.0));
-        let entries = queues.into_iter().map(|(name, mut kvs)| {
-            kvs.sort_by_key(|kv| kv.create_revision);
-            let queue = Queue::new(&header, kvs.into_iter());
-            async move { self.entry(name, &queue, end).await }
-        });
-        let entries = try_join_all(entries).await?;
-        Ok(entries.into_iter().filter(Entry::is_in_use).collect())
+        let queues: Vec<_> = queues
+            .into_iter()
+            .map(|(name, mut kvs)| {
+                kvs.sort_by_key(|kv| kv.create_revision);
+                (name, Queue::new(&header, kvs.into_iter()))
+            })
+            .collect();
+        let mut holders = self.holders(&queues, end).await;
+        let entry = |(at, (name, queue)): (usize, (Name, Queue))| queue.entry(name, std::mem::take(&mut holders[at]));
+        Ok(queues.into_iter().enumerate().map(entry).filter(Entry::is_in_use).collect())
+    }
+
+    /// The holders of each queue. As many are asked for their ttl as answer in half of the time.
+    async fn holders(&self, queues: &[(Name, Queue)], end: Instant) -> Vec<Vec<Holder>> {
+        let until = Instant::now() + end.saturating_duration_since(Instant::now()) / 2;
+        let mut asked: Vec<BoxFuture<'_, (usize, Option<Holder>)>> = Vec::new();
+        for (at, (_, queue)) in queues.iter().enumerate() {
+            for slot in queue.holders() {
+                let ask = async move {
+                    let holder = timeout_at(until, self.holder(slot, end)).await;
+                    (at, holder.ok().and_then(Result::ok).unwrap_or_else(|| Some(slot.holder())))
+                };
+                asked.push(ask.boxed());
+            }
+        }
+        let mut holders = vec![Vec::new(); queues.len()];
+        let mut found = stream::iter(asked).buffered(QUESTIONS);
+        while let Some((at, holder)) = found.next().await {
+            holders[at].extend(holder);
+        }
+        holders
     }
 }

@@ -60,3 +60,25 @@ async fn a_name_above_large_data_is_locked_and_shown() {
     assert!(store.inspect(None).await.unwrap().is_empty());
 }
 
+/// A list of many locks is not given up because each of them is asked how long it has.
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_locks_are_listed() {
+    const MANY: usize = 6_000;
+    let (etcd, prefix) = (EtcdCluster::shared(), EtcdCluster::fresh_prefix());
+    let session = etcd.ctl(&["lease", "grant", "300"]).split_whitespace().nth(1).unwrap().to_owned();
+    let names: Vec<usize> = (0..MANY).collect();
+    for names in names.chunks(120) {
+        let puts: String = names.iter().map(|at| format!("put --lease={session} {prefix}n{at}/{session} \"\"\n")).collect();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), format!("\n{puts}\n\n")).unwrap();
+        let mut write = etcd.etcdctl();
+        write.arg("txn").stdin(file.reopen().unwrap()).stdout(Stdio::null());
+        assert!(write.status().unwrap().success());
+    }
+    let store = open(&etcd.url(&prefix)).await;
+    let shown = store.inspect(None).await.unwrap();
+    assert!(shown.len() == MANY && shown.iter().all(|entry| entry.holders.len() == 1), "{} are listed", shown.len());
+    assert!(shown[0].holders[0].ttl.is_some(), "{:?}", shown[0]);
+    etcd.ctl(&["lease", "revoke", &session]);
+}
+
