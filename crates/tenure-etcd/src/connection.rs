@@ -344,12 +344,7 @@ where
     unary_up_to(USUAL, channel, path, request).await
 }
 
-async fn unary_up_to<Q, A>(
-    most: usize,
-    channel: &Channel,
-    path: &'static str,
-    request: Request<Q>,
-) -> Result<A, tonic::Status>
+async fn unary_up_to<Q, A>(most: usize, channel: &Channel, path: &'static str, request: Request<Q>) -> Result<A, tonic::Status>
 where
     Q: Message + Default + 'static,
     A: Message + Default + 'static,

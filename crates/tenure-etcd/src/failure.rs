@@ -108,6 +108,11 @@ impl Failed {
     }
 }
 
+/// Nothing can be written until somebody makes room.
+pub(crate) fn is_full(error: &Error) -> bool {
+    error.to_string().contains("database space exceeded")
+}
+
 /// An answer that etcd does not give.
 pub(crate) fn unexpected(why: &str) -> Error {
     Error::unavailable(format!("etcd's answer cannot be used: {why}")).maybe_applied()

@@ -101,6 +101,8 @@ pub(crate) struct Value {
     /// lease as well.
     pub(crate) term: u64,
     pub(crate) owner: Owner,
+    /// Revision of the holder's fence, or 0 if that is not known. `None` if it began when this was written.
+    pub(crate) granted: Option<i64>,
 }
 
 impl Value {
@@ -110,8 +112,9 @@ impl Value {
             State::Joined => "joined",
             State::Lingers => "lingers",
         };
-        let Self { share, ttl, term, owner, .. } = self;
-        format!("{HEAD}\t{state}\t{}\t{}\t{ttl}\t{term}\t{owner}", share.weight(), share.capacity()).into_bytes()
+        let Self { share, ttl, term, owner, granted, .. } = self;
+        let granted = granted.map_or_else(String::new, |revision| format!("\t{revision}"));
+        format!("{HEAD}\t{state}\t{}\t{}\t{ttl}\t{term}\t{owner}{granted}", share.weight(), share.capacity()).into_bytes()
     }
 
     /// `None` for a value that is another client's.
@@ -126,7 +129,9 @@ impl Value {
         };
         let share = Share::from_parts(fields.next()?.parse().ok()?, fields.next()?.parse().ok()?)?;
         let (ttl, term) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-        Some(Self { state, share, ttl, term, owner: fields.next()?.parse().ok()? })
+        let owner = fields.next()?.parse().ok()?;
+        let granted = fields.next().map(|revision| revision.parse().unwrap_or(0));
+        Some(Self { state, share, ttl, term, owner, granted })
     }
 }
 
@@ -173,8 +178,10 @@ mod tests {
     fn a_value_reads_back() {
         for (state, share) in [(State::Holds, Share::MUTEX), (State::Joined, Share::WRITE), (State::Lingers, Share::READ)] {
             for owner in [Owner::generate("me").unwrap(), Owner::from_bytes(&b"a\tb\n\xff"[..])] {
-                let value = Value { state, share, ttl: 30, term: 7, owner };
-                assert_eq!(Value::read(&value.write()), Some(value));
+                for granted in [None, Some(0), Some(9)] {
+                    let value = Value { state, share, ttl: 30, term: 7, owner: owner.clone(), granted };
+                    assert_eq!(Value::read(&value.write()), Some(value));
+                }
             }
         }
         for other in [&b""[..], b"x", b"tenure:1", b"tenure:1\tholds\t2\t1\t3\t1\tx", b"\xff"] {

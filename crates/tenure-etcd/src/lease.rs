@@ -44,6 +44,8 @@ pub(crate) struct FreshLease {
     pub(crate) ttl: i64,
     /// Term of the members when it was granted, or an earlier one.
     term: u64,
+    /// It was granted for an earlier hold.
+    was_kept: bool,
     stage: Stage,
 }
 
@@ -62,19 +64,27 @@ impl FreshLease {
     /// revoke it.
     pub(crate) async fn grant(shared: &Arc<Shared>, of: Id, ttl: i64, end: Instant) -> Result<Self, Error> {
         if let Some(Spare { id, ttl, term }) = shared.spare_of(ttl) {
-            let lease = Self { shared: Arc::clone(shared), of: of.clone(), id, ttl, term, stage: Stage::Unused };
+            let (shared, of) = (Arc::clone(shared), of.clone());
+            let lease = Self { shared, of, id, ttl, term, was_kept: true, stage: Stage::Unused };
+            let shared = &lease.shared;
             let kept = keep_alive(&shared.connection, &[id], end).await?;
             // A former leader knows a lease of an earlier term.
             if kept.left == [ttl] && term >= kept.term {
                 return Ok(lease);
             }
         }
+        Self::new(shared, of, ttl, end).await
+    }
+
+    /// As [`grant`](Self::grant), and never one that was kept.
+    pub(crate) async fn new(shared: &Arc<Shared>, of: Id, ttl: i64, end: Instant) -> Result<Self, Error> {
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes)
             .map_err(|error| Error::unavailable(format!("the system gives no random numbers: {error}")))?;
         let id = (i64::from_be_bytes(bytes) & i64::MAX) | 1;
         // Known before the request leaves: the lease is not in the state of any earlier leader.
-        let mut lease = Self { shared: Arc::clone(shared), of, id, ttl, term: shared.term(), stage: Stage::Unused };
+        let mut lease =
+            Self { shared: Arc::clone(shared), of, id, ttl, term: shared.term(), was_kept: false, stage: Stage::Unused };
         let request = LeaseGrantRequest { ttl, id };
         let answer: LeaseGrantResponse = shared.connection.call(LEASE_GRANT, request, end).await?;
         if answer.id != id || answer.ttl < 1 {
@@ -89,9 +99,15 @@ impl FreshLease {
         Ok(lease)
     }
 
+    /// Whether the leader of now may not know that it was renewed, once a write with it was answered. A leader that was
+    /// deposed without noticing renews as well.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.was_kept && self.term < self.shared.term()
+    }
+
     /// The value of a key with this lease.
     pub(crate) fn value(&self, state: State, share: Share, owner: &Owner) -> Value {
-        Value { state, share, ttl: self.ttl, term: self.term, owner: owner.clone() }
+        Value { state, share, ttl: self.ttl, term: self.term, owner: owner.clone(), granted: None }
     }
 
     /// A key that was written with this lease.

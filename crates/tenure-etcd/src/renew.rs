@@ -104,7 +104,11 @@ async fn one(shared: &Arc<Shared>, lease: &Lease, end: Instant) -> Result<RenewR
             }
             None => {}
         }
-        match shared.confirm(&lease.name, &slot, (&lease.owner, slot.value.share), lease.ttl, end).await? {
+        // Others are shown the fence that the holder has, and not the number of this write.
+        let known = slot.holder().fence.or(lease.fence);
+        let granted = known.and_then(|fence| i64::try_from(fence.counter()).ok()).unwrap_or(0);
+        let share = (&lease.owner, slot.value.share);
+        match shared.confirm(&lease.name, &slot, share, (lease.ttl, Some(granted)), end).await? {
             Ok(_) => return Ok(RenewReply::Renewed),
             Err(changed) => queue = changed,
         }

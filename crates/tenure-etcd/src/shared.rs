@@ -13,11 +13,9 @@ use tokio::time::Instant;
 
 use crate::connection::Connection;
 use crate::failure::unexpected;
-use crate::keys::{Layout, State, seconds, span};
+use crate::keys::{Layout, State, Value, seconds, span};
 use crate::lease::{FreshLease, Unanswered, left, revoke_later};
-use crate::proto::{
-    Compare, Header, KeyValue, Op, PutRequest, RANGE, RangeRequest, RangeResponse, TXN, TxnRequest, TxnResponse,
-};
+use crate::proto::{Compare, Header, KeyValue, Op, PutRequest, RANGE, RangeRequest, RangeResponse, TXN, TxnRequest, TxnResponse};
 use crate::queue::{Queue, Slot, fence};
 use crate::spare::{Spare, Spares};
 use crate::watch::Waits;
@@ -229,44 +227,51 @@ impl Shared {
 
     /// Writes a hold to a key that is as it was seen, with a lease of its own for `ttl` at least.
     ///
-    /// `Err` has the queue if the key has changed.
+    /// `granted` is the revision of the fence that the holder has; `None` has it begin with this write. `Err` has the
+    /// queue if the key has changed.
     pub(crate) async fn confirm(
         self: &Arc<Self>,
         name: &Name,
         slot: &Slot,
         (owner, share): (&Owner, Share),
-        ttl: Duration,
+        (ttl, granted): (Duration, Option<i64>),
         end: Instant,
     ) -> Result<Result<Grant, Queue>, Error> {
         let is_same = slot.owner() == owner && slot.value.state == State::Holds;
-        let mut ttl = self.seconds(ttl);
+        let (mut ttl, mut slot) = (self.seconds(ttl), slot.clone());
         // A lease does not get shorter than what is left of it.
         if is_same && slot.value.ttl > ttl {
             ttl = left(&self.connection, slot.lease, end).await?.map_or(ttl, |left| seconds(left).max(ttl));
         }
         let mut lease = FreshLease::grant(self, (name.clone(), owner.clone()), ttl, end).await?;
-        let value = lease.value(State::Holds, share, owner);
-        let put = PutRequest { key: slot.key.clone(), value: value.write(), lease: lease.id };
-        let compare = vec![Compare::is_unchanged(&slot.key, slot.modified)];
-        lease.sent();
-        match self.transact(compare, vec![Op::Put(put)], &[name], end).await? {
-            Ok(revision) => {
+        loop {
+            let value = Value { granted, ..lease.value(State::Holds, share, owner) };
+            let put = PutRequest { key: slot.key.clone(), value: value.write(), lease: lease.id };
+            let compare = vec![Compare::is_unchanged(&slot.key, slot.modified)];
+            lease.sent();
+            let revision = match self.transact(compare, vec![Op::Put(put)], &[name], end).await? {
+                Ok(revision) => revision,
+                Err(queues) => {
+                    lease.unused();
+                    return queues.into_iter().next().map(Err).ok_or_else(|| unexpected("it has no range"));
+                }
+            };
+            // The key has left it.
+            revoke_later(&self.connection, slot.own_lease());
+            if slot.owner() != owner {
+                self.forget(&(name.clone(), slot.owner().clone()));
+            }
+            if !lease.is_doubtful() {
                 let seen = lease.seen(slot.key.clone(), revision);
                 let grant = Grant::new(fence(revision), span(lease.ttl));
                 lease.keep();
-                // The key has left it.
-                revoke_later(&self.connection, slot.own_lease());
-                if slot.owner() != owner {
-                    self.forget(&(name.clone(), slot.owner().clone()));
-                }
                 self.waits.end(&(name.clone(), owner.clone()));
                 self.remember((name.clone(), owner.clone()), seen);
-                Ok(Ok(grant))
+                return Ok(Ok(grant));
             }
-            Err(queues) => {
-                lease.unused();
-                queues.into_iter().next().map(Err).ok_or_else(|| unexpected("it has no range"))
-            }
+            let fresh = FreshLease::new(self, (name.clone(), owner.clone()), ttl, end).await.map_err(Error::maybe_applied)?;
+            slot = Slot { key: slot.key, value, lease: lease.id, modified: revision };
+            std::mem::replace(&mut lease, fresh).keep();
         }
     }
 }

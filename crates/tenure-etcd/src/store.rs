@@ -44,7 +44,9 @@ impl EtcdStore {
             // It has taken the login. Its roles are those of the names that will be asked for.
             Err(failed) if failed.heard && failed.code == Code::PermissionDenied => {}
             // Nothing was asked to be changed.
-            Err(Failed { error, .. }) if error.may_have_been_applied() => return Err(Error::new(error.kind(), error.to_string())),
+            Err(Failed { error, .. }) if error.may_have_been_applied() => {
+                return Err(Error::new(error.kind(), error.to_string()));
+            }
             Err(failed) => return Err(failed.into()),
         }
         Ok(Self { shared: Arc::new(shared), timeout, poll_interval })

@@ -120,7 +120,7 @@ impl EtcdStore {
                     None => return Ok(self.lapsed(request, &queue, end).await),
                 },
             };
-            match self.shared.confirm(&request.name, &slot, (&request.owner, share), request.ttl, end).await? {
+            match self.shared.confirm(&request.name, &slot, (&request.owner, share), (request.ttl, None), end).await? {
                 Ok(grant) => return Ok(AcquireReply::Granted(grant)),
                 Err(changed) => queue = changed,
             }

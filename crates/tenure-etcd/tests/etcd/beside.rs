@@ -1,11 +1,13 @@
 //! An etcd with other data in it, and names that lie below others.
 
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure::store::{ReleaseReply, Store};
 use tenure::{Name, Owner};
-use tenure_testkit::EtcdCluster;
+use tenure_testkit::{EtcdCluster, Proxy};
 
 use crate::open;
 use crate::requests::{busy, granted, joining, lease, owner, request};
@@ -82,3 +84,41 @@ async fn thousands_of_locks_are_listed() {
     etcd.ctl(&["lease", "revoke", &session]);
 }
 
+/// Others take and free the names below it all the time. The name itself is free.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_free_name_is_had_although_the_names_below_it_are_busy() {
+    let (etcd, prefix) = (EtcdCluster::shared(), EtcdCluster::fresh_prefix());
+    let (done, near) = (Arc::new(AtomicBool::new(false)), open(&etcd.url(&prefix)).await);
+    let below = (0..2).map(|task| {
+        let (done, near) = (Arc::clone(&done), Arc::clone(&near));
+        tokio::spawn(async move {
+            // The next one is taken before the last is freed, so there is always a young key.
+            let (mut at, name) = (0, |at: u32| format!("deploy/web{task}{}", at % 2));
+            let mut held = owner();
+            while !done.load(Ordering::Relaxed) {
+                let next = owner();
+                near.acquire(&request(&name(at + 1), &next)).await.ok();
+                near.release(&lease(&name(at), &held), Duration::ZERO).await.ok();
+                (at, held) = (at + 1, next);
+            }
+        })
+    });
+    let below: Vec<_> = below.collect();
+    let proxy = Proxy::start_opaque(etcd.addr(0));
+    let far = open(&(EtcdCluster::url_at(proxy.addr(), &prefix) + "&timeout=2s")).await;
+    proxy.delay(Duration::from_millis(40));
+    for _ in 0..3 {
+        let held = owner();
+        granted(&far, &request("deploy", &held)).await;
+        let mine = far.inspect(Some(&Name::new("deploy").unwrap())).await.unwrap();
+        assert!(mine.len() == 1 && mine[0].holders.len() == 1, "{mine:?}");
+        // It is taken for others, and their tries leave nothing.
+        busy(&far, &request("deploy", &owner())).await;
+        far.release(&lease("deploy", &held), Duration::ZERO).await.unwrap();
+        assert!(near.inspect(Some(&Name::new("deploy").unwrap())).await.unwrap().is_empty());
+    }
+    done.store(true, Ordering::Relaxed);
+    for task in below {
+        task.await.unwrap();
+    }
+}

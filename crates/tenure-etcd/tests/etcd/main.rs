@@ -10,6 +10,7 @@ mod members;
 #[path = "../../../tenure-sql/tests/shared/requests.rs"]
 mod requests;
 mod secure;
+mod shown;
 
 use std::sync::Arc;
 use std::time::Duration;

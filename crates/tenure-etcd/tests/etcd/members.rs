@@ -121,6 +121,38 @@ async fn many_leases_at_a_follower_far_from_the_leader_are_renewed() {
     }
 }
 
+/// A lease without a key was renewed by a leader, and the next one takes the key. The former may have been
+/// deposed by then, so its renewal does not count.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_lease_does_not_count_under_the_next_leader() {
+    let etcd = EtcdCluster::of(3).links().start();
+    let leader = etcd.leader();
+    let proxy = Proxy::start_opaque(etcd.addr((leader + 1) % 3));
+    let store = open(&(EtcdCluster::url_at(proxy.addr(), "a/") + "&timeout=20s")).await;
+    let held = owner();
+    granted(&store, &request("x", &held)).await;
+    let leased = || etcd.ctl(&["lease", "list"]).lines().nth(1).unwrap().to_owned();
+    let kept = leased();
+    store.release(&lease("x", &held), Duration::ZERO).await.unwrap();
+    assert_eq!(leased(), kept, "the lease is kept");
+    // It is renewed slowly, so that the write behind it can be held back.
+    etcd.link(leader).delay(Duration::from_millis(200));
+    let asks = tokio::spawn({
+        let (store, held) = (store.clone(), owner());
+        async move { granted(&store, &request("x", &held)).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    proxy.hold_present_requests();
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    etcd.kill(leader);
+    etcd.leader();
+    proxy.release_requests();
+    let grant = timeout(PATIENCE, asks).await.expect("it is not granted").unwrap();
+    assert_eq!(store.inspect(None).await.unwrap()[0].holders[0].fence, grant.fence);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!etcd.ctl(&["lease", "list"]).contains(kept.trim()), "it holds by the lease of an earlier term");
+}
+
 /// A member that its clients cannot reach, and the others can.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_out_of_reach_is_left() {
