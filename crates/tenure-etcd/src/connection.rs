@@ -44,7 +44,8 @@ pub(crate) struct Connection {
 struct State {
     /// The member in use, or to be tried first.
     at: usize,
-    live: Option<Live>,
+    /// One for each runtime.
+    lives: Vec<Live>,
     /// All members know it.
     token: Option<Token>,
     /// The login that goes on, with the number of its connection.
@@ -232,8 +233,7 @@ impl Connection {
     /// Uses the next member from now on.
     fn leave(&self, live: &Live) {
         let mut state = self.state();
-        if state.live.as_ref().is_some_and(|present| present.number == live.number) {
-            state.live = None;
+        if state.lives.extract_if(.., |present| present.number == live.number).count() > 0 {
             state.at = (live.at + 1) % self.members.len();
         }
     }
@@ -257,7 +257,12 @@ impl Connection {
                     let mut state = self.state();
                     state.made += 1;
                     let live = Live { channel, runtime: Handle::current().id(), number: state.made, at };
-                    (state.at, state.live) = (at, Some(live.clone()));
+                    state.at = at;
+                    // The earliest one is that of a runtime that has ended, if there are so many.
+                    if state.lives.len() >= RUNTIMES {
+                        state.lives.remove(0);
+                    }
+                    state.lives.push(live.clone());
                     return Ok(live);
                 }
                 Err(error) => last = Some(error),
@@ -283,7 +288,7 @@ impl Connection {
 
     fn present(&self) -> Option<Live> {
         let runtime = Handle::current().id();
-        self.state().live.clone().filter(|live| live.runtime == runtime)
+        self.state().lives.iter().find(|live| live.runtime == runtime).cloned()
     }
 
     async fn request<Q>(&self, message: Q, live: &Live, end: Instant) -> Result<Request<Q>, Failed> {
@@ -357,6 +362,8 @@ where
 
 /// Timeouts of a connection's making. A call has its own, which is shorter.
 pub(crate) const FIRST_CONTACT: Duration = Duration::from_secs(5);
+/// Connections at a time, at most.
+const RUNTIMES: usize = 8;
 /// Bytes of an answer, unless it has to be longer.
 const USUAL: usize = 4 << 20;
 /// How much longer the other members have to say which cluster they are of.

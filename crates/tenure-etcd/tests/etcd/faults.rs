@@ -298,6 +298,20 @@ async fn a_full_database_grants_nothing_and_says_so() {
     assert_eq!(longer.kind(), ErrorKind::Unavailable, "{longer:?}");
 }
 
+/// A connection ends with its runtime, so each has its own, and keeps it.
+#[test]
+fn two_runtimes_have_two_connections() {
+    let proxy = Proxy::start_opaque(EtcdCluster::shared().addr(0));
+    let runtimes = [(); 2].map(|()| tokio::runtime::Runtime::new().unwrap());
+    let store = runtimes[0].block_on(open(&EtcdCluster::url_at(proxy.addr(), &EtcdCluster::fresh_prefix())));
+    for _ in 0..5 {
+        for runtime in &runtimes {
+            assert!(runtime.block_on(store.inspect(None)).unwrap().is_empty());
+        }
+    }
+    assert_eq!(proxy.accepted(), 2);
+}
+
 /// A documented hole: revisions fall back, and fences with them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restored_backup_sets_fences_back() {

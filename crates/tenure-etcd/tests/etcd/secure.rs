@@ -22,6 +22,9 @@ async fn tls_with_certificates_of_both_sides() {
     let files = format!("ca={}&cert={}&key={}", ca.display(), cert.display(), key.display());
     let store = open(&format!("etcds://{}?{files}", etcd.addr(0))).await;
     granted(&store, &request("x", &owner())).await;
+    // The key has no certificate of an authority.
+    let useless = Options::parse(&format!("etcds://{}?ca={}", etcd.addr(0), key.display())).unwrap().open().await.unwrap_err();
+    assert_eq!(useless.kind(), ErrorKind::Invalid, "{useless:?}");
     let plain = Options::parse(&format!("etcd://{}", etcd.addr(0))).unwrap().open().await.unwrap_err();
     assert!(!plain.may_have_been_applied(), "{plain:?}");
     let stranger = Options::parse(&format!("etcds://{}", etcd.addr(0))).unwrap().open().await.unwrap_err();
