@@ -1,9 +1,11 @@
 //! The way to etcd: one member at a time, and another one if that fails.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::{Either, select, try_join_all};
 use futures_util::{StreamExt as _, stream};
 use http::uri::PathAndQuery;
 use prost::Message;
@@ -16,8 +18,9 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::failure::{Failed, unexpected};
-use crate::proto::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse};
+use crate::failure::Failed;
+use crate::login::{Attempt, Login, Token, unapplied};
+use crate::proto::{Answer, Header, STATUS, StatusRequest, StatusResponse};
 
 /// A way to a member, and how it is shown.
 #[derive(Clone, Debug)]
@@ -26,17 +29,12 @@ pub(crate) struct Member {
     pub(crate) shown: String,
 }
 
-/// User and password.
-#[derive(Clone)]
-pub(crate) struct Login {
-    pub(crate) username: String,
-    pub(crate) password: String,
-}
-
 pub(crate) struct Connection {
     members: Vec<Member>,
     login: Option<Login>,
     shown: String,
+    /// The cluster of the first answer.
+    cluster: OnceLock<u64>,
     state: Mutex<State>,
     /// One dials at a time, and the others use what it has got.
     dialing: tokio::sync::Mutex<()>,
@@ -46,8 +44,12 @@ pub(crate) struct Connection {
 struct State {
     /// The member in use, or to be tried first.
     at: usize,
-    live: Option<Live>,
-    token: Option<AsciiMetadataValue>,
+    /// One for each runtime.
+    lives: Vec<Live>,
+    /// All members know it.
+    token: Option<Token>,
+    /// The login that goes on, with the number of its connection.
+    attempt: Option<(u64, Attempt)>,
     /// Number of connections so far: an old failure does not end a new connection.
     made: u64,
 }
@@ -63,7 +65,7 @@ struct Live {
 
 impl Connection {
     pub(crate) fn new(members: Vec<Member>, login: Option<Login>, shown: String) -> Self {
-        Self { members, login, shown, state: Mutex::default(), dialing: tokio::sync::Mutex::default() }
+        Self { members, login, shown, cluster: OnceLock::new(), state: Mutex::default(), dialing: tokio::sync::Mutex::default() }
     }
 
     /// One request and its answer.
@@ -74,26 +76,109 @@ impl Connection {
     pub(crate) async fn call<Q, A>(&self, path: &'static str, request: Q, end: Instant) -> Result<A, Failed>
     where
         Q: Message + Clone + Default + 'static,
-        A: Message + Default + 'static,
+        A: Answer,
     {
-        match self.once(path, request.clone(), end).await {
+        self.call_up_to(USUAL, path, request, end).await
+    }
+
+    /// A request whose answer may be of any length.
+    pub(crate) async fn call_large<Q, A>(&self, path: &'static str, request: Q, end: Instant) -> Result<A, Failed>
+    where
+        Q: Message + Clone + Default + 'static,
+        A: Answer,
+    {
+        self.call_up_to(usize::MAX, path, request, end).await
+    }
+
+    async fn call_up_to<Q, A>(&self, most: usize, path: &'static str, request: Q, end: Instant) -> Result<A, Failed>
+    where
+        Q: Message + Clone + Default + 'static,
+        A: Answer,
+    {
+        let token = self.state().token.clone();
+        match self.once(most, path, request.clone(), end).await {
             // Not applied: the server looks at the token first.
             Err(failed) if failed.needs_login() && self.login.is_some() => {
-                self.state().token = None;
-                self.once(path, request, end).await
+                // Another call may have a new one.
+                self.state().token.take_if(|present| Some(&*present) == token.as_ref());
+                self.once(most, path, request, end).await
             }
             answer => answer,
         }
     }
 
-    async fn once<Q, A>(&self, path: &'static str, message: Q, end: Instant) -> Result<A, Failed>
+    async fn once<Q, A>(&self, most: usize, path: &'static str, message: Q, end: Instant) -> Result<A, Failed>
     where
         Q: Message + Default + 'static,
-        A: Message + Default + 'static,
+        A: Answer,
     {
         let live = self.live(end).await?;
         let request = self.request(message, &live, end).await?;
-        self.answered(&live, end, unary(&live.channel, path, request)).await
+        let answer: A = self.answered(&live, end, unary_up_to(most, &live.channel, path, request)).await?;
+        self.recognise(answer.header()).inspect_err(|_| self.leave(&live))?;
+        Ok(answer)
+    }
+
+    /// Refuses an answer of another cluster than that of the first answer.
+    pub(crate) fn recognise(&self, header: Option<&Header>) -> Result<(), Failed> {
+        let cluster = header.map_or(0, |header| header.cluster);
+        let is_known = cluster == 0 || *self.cluster.get_or_init(|| cluster) == cluster;
+        if is_known { Ok(()) } else { Err(Failed::of_another_cluster(&self.shown)) }
+    }
+
+    /// Asks a member in turn for its first answer, each for a share of the time.
+    ///
+    /// Meanwhile the other members are asked which cluster they are of. Those that do not say so in time are asked by
+    /// the first call that they get.
+    pub(crate) async fn first<Q, A>(&self, path: &'static str, request: Q, end: Instant) -> Result<A, Failed>
+    where
+        Q: Message + Clone + Default + 'static,
+        A: Answer,
+    {
+        let others = async {
+            // One of them may be that which is asked.
+            let others = if self.members.len() > 1 { &self.members[..] } else { &[] };
+            let each = others.iter().map(async |member| match self.dial(member, end).await {
+                Ok(channel) => {
+                    let answer: Result<StatusResponse, _> = unary(&channel, STATUS, Request::new(StatusRequest {})).await;
+                    answer.map_or(Ok(()), |answer| self.recognise(answer.header()))
+                }
+                Err(_) => Ok(()),
+            });
+            try_join_all(each).await.map(drop)
+        };
+        let (others, asked) = (pin!(others), pin!(self.in_turn(path, request, end)));
+        match select(asked, others).await {
+            Either::Left((answer, others)) => {
+                let answer = answer?;
+                timeout_at(Instant::now() + OTHERS, others).await.unwrap_or(Ok(())).map(|()| answer)
+            }
+            Either::Right((others, asked)) => {
+                others?;
+                asked.await
+            }
+        }
+    }
+
+    async fn in_turn<Q, A>(&self, path: &'static str, request: Q, end: Instant) -> Result<A, Failed>
+    where
+        Q: Message + Clone + Default + 'static,
+        A: Answer,
+    {
+        let mut failed = Failed::unsent(Error::unreachable("there is no member"));
+        for left in (1..=self.members.len()).rev() {
+            let share = end.saturating_duration_since(Instant::now()) / u32::try_from(left).unwrap_or(1);
+            match self.call(path, request.clone(), Instant::now() + share).await {
+                // The next one would say so as well.
+                Err(refused) if refused.heard && refused.error.kind() == ErrorKind::Refused => return Err(refused),
+                Err(other) => failed = other,
+                answer => return answer,
+            }
+            if let Some(live) = self.present() {
+                self.leave(&live);
+            }
+        }
+        Err(failed)
     }
 
     /// Begins a call of several requests or answers.
@@ -136,9 +221,8 @@ impl Connection {
         let (began, server) = (Instant::now(), &self.members[live.at].shown);
         let failed = match timeout_at(end, call).await {
             Ok(Ok(answer)) => return Ok(answer),
-            // The client library has a timer for the request as well.
-            Ok(Err(status)) if status.message() != "Timeout expired" => Failed::of(&status, server),
-            _ => Failed::silent(server, end.saturating_duration_since(began)),
+            Ok(Err(status)) => Failed::in_time(&status, server, began),
+            Err(_) => Failed::silent(server, began.elapsed()),
         };
         if failed.leaves {
             self.leave(live);
@@ -149,8 +233,7 @@ impl Connection {
     /// Uses the next member from now on.
     fn leave(&self, live: &Live) {
         let mut state = self.state();
-        if state.live.as_ref().is_some_and(|present| present.number == live.number) {
-            state.live = None;
+        if state.lives.extract_if(.., |present| present.number == live.number).count() > 0 {
             state.at = (live.at + 1) % self.members.len();
         }
     }
@@ -174,9 +257,12 @@ impl Connection {
                     let mut state = self.state();
                     state.made += 1;
                     let live = Live { channel, runtime: Handle::current().id(), number: state.made, at };
-                    (state.at, state.live) = (at, Some(live.clone()));
-                    // Each member knows the tokens that it has given out.
-                    state.token = None;
+                    state.at = at;
+                    // The earliest one is that of a runtime that has ended, if there are so many.
+                    if state.lives.len() >= RUNTIMES {
+                        state.lives.remove(0);
+                    }
+                    state.lives.push(live.clone());
                     return Ok(live);
                 }
                 Err(error) => last = Some(error),
@@ -202,7 +288,7 @@ impl Connection {
 
     fn present(&self) -> Option<Live> {
         let runtime = Handle::current().id();
-        self.state().live.clone().filter(|live| live.runtime == runtime)
+        self.state().lives.iter().find(|live| live.runtime == runtime).cloned()
     }
 
     async fn request<Q>(&self, message: Q, live: &Live, end: Instant) -> Result<Request<Q>, Failed> {
@@ -215,24 +301,34 @@ impl Connection {
         Ok(request)
     }
 
-    async fn token(&self, live: &Live, end: Instant) -> Result<Option<AsciiMetadataValue>, Failed> {
-        let Some(Login { username, password }) = &self.login else { return Ok(None) };
-        if let Some(token) = self.state().token.clone() {
-            return Ok(Some(token));
-        }
-        let request = AuthenticateRequest { name: username.clone(), password: password.clone() };
-        let call = unary(&live.channel, AUTHENTICATE, Request::new(request));
-        let answer: Result<AuthenticateResponse, Failed> = self.answered(live, end, call).await;
-        let answer = match answer {
-            // As etcdctl does: a password for a server that asks for none.
-            Err(failed) if failed.error.to_string().contains("authentication is not enabled") => return Ok(None),
-            // A login changes nothing.
-            Err(failed) => return Err(Failed { error: unapplied(&failed.error), ..failed }),
-            Ok(answer) => answer,
+    async fn token(&self, live: &Live, end: Instant) -> Result<Token, Failed> {
+        let Some(login) = &self.login else { return Ok(None) };
+        let server = &self.members[live.at].shown;
+        let attempt = {
+            let mut state = self.state();
+            if let Some(token) = &state.token {
+                return Ok(token.clone());
+            }
+            let begun = state.attempt.take().filter(|(number, _)| *number == live.number).map(|(_, attempt)| attempt);
+            let attempt = begun.unwrap_or_else(|| login.begin(&live.channel, server));
+            state.attempt = Some((live.number, attempt.clone()));
+            attempt
         };
-        let token: AsciiMetadataValue = answer.token.parse().map_err(|_| Failed::unsent(unexpected("its token is no text")))?;
-        self.state().token = Some(token.clone());
-        Ok(Some(token))
+        let began = Instant::now();
+        let Ok(answer) = timeout_at(end, attempt.clone()).await else {
+            // It takes its time, and the next call goes on with it. So the member is not left.
+            let silent = Failed::silent(server, end.saturating_duration_since(began));
+            return Err(Failed { error: unapplied(&silent.error), leaves: false, ..silent });
+        };
+        let mut state = self.state();
+        if state.attempt.take_if(|(_, present)| present.ptr_eq(&attempt)).is_some() {
+            state.token = answer.clone().ok();
+        }
+        drop(state);
+        if answer.as_ref().is_err_and(|failed| failed.leaves) {
+            self.leave(live);
+        }
+        answer
     }
 
     /// Number of the latest connection.
@@ -245,18 +341,20 @@ impl Connection {
     }
 }
 
-/// Says that the call was not applied: it was never sent.
-fn unapplied(error: &Error) -> Error {
-    let kind = if error.kind() == ErrorKind::Unavailable { ErrorKind::Refused } else { error.kind() };
-    Error::new(kind, error.to_string())
-}
-
-async fn unary<Q, A>(channel: &Channel, path: &'static str, request: Request<Q>) -> Result<A, tonic::Status>
+pub(crate) async fn unary<Q, A>(channel: &Channel, path: &'static str, request: Request<Q>) -> Result<A, tonic::Status>
 where
     Q: Message + Default + 'static,
     A: Message + Default + 'static,
 {
-    let mut grpc = Grpc::new(channel.clone());
+    unary_up_to(USUAL, channel, path, request).await
+}
+
+async fn unary_up_to<Q, A>(most: usize, channel: &Channel, path: &'static str, request: Request<Q>) -> Result<A, tonic::Status>
+where
+    Q: Message + Default + 'static,
+    A: Message + Default + 'static,
+{
+    let mut grpc = Grpc::new(channel.clone()).max_decoding_message_size(most);
     grpc.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
     let codec = ProstCodec::<Q, A>::default();
     grpc.unary(request, PathAndQuery::from_static(path), codec).await.map(tonic::Response::into_inner)
@@ -264,6 +362,12 @@ where
 
 /// Timeouts of a connection's making. A call has its own, which is shorter.
 pub(crate) const FIRST_CONTACT: Duration = Duration::from_secs(5);
+/// Connections at a time, at most.
+const RUNTIMES: usize = 8;
+/// Bytes of an answer, unless it has to be longer.
+const USUAL: usize = 4 << 20;
+/// How much longer the other members have to say which cluster they are of.
+const OTHERS: Duration = Duration::from_millis(100);
 
 impl fmt::Display for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,15 +3,18 @@
 use std::time::Duration;
 
 use tenure::{Error, ErrorKind};
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
 /// A call that was not answered as it should be.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Failed {
     pub(crate) code: Code,
     pub(crate) error: Error,
     /// Another connection may serve better.
     pub(crate) leaves: bool,
+    /// An etcd has said so.
+    pub(crate) heard: bool,
 }
 
 impl From<Failed> for Error {
@@ -24,6 +27,14 @@ impl From<Failed> for Error {
 const LEADERLESS: [&str; 5] = ["no leader", "leader changed", "request timed out", "server stopped", "unhealthy cluster"];
 
 impl Failed {
+    /// The answer to a call that began then. The client library has a timer for it as well, and so has the server.
+    pub(crate) fn in_time(status: &Status, server: &str, began: Instant) -> Self {
+        match status.message() {
+            "Timeout expired" => Self::silent(server, began.elapsed()),
+            _ => Self::of(status, server),
+        }
+    }
+
     pub(crate) fn of(status: &Status, server: &str) -> Self {
         let (code, text) = (status.code(), status.message());
         let Some(said) = text.strip_prefix("etcdserver: ").or_else(|| text.strip_prefix("auth: ")) else {
@@ -44,7 +55,7 @@ impl Failed {
             }
             _ => Error::unavailable(what),
         };
-        Self { code, error, leaves }
+        Self { code, error, leaves, heard: true }
     }
 
     /// No answer of etcd: the connection broke, or something else answered.
@@ -53,19 +64,39 @@ impl Failed {
             Code::Unimplemented | Code::Unauthenticated | Code::PermissionDenied => {
                 Error::refused(format!("{server} does not answer as etcd: {text}"))
             }
+            // A member waits for its leader as long as the client does.
+            _ if text == "context deadline exceeded" => {
+                Error::unreachable(format!("{server} could not answer in time: it may be without a leader")).maybe_applied()
+            }
+            Code::OutOfRange => {
+                let error = Error::unavailable(format!("the answer of {server} is too large: {text}")).maybe_applied();
+                return Self { code, error, leaves: false, heard: false };
+            }
             _ => Error::unreachable(format!("the connection to {server} broke: {text}")).maybe_applied(),
         };
-        Self { code, error, leaves: true }
+        Self { code, error, leaves: true, heard: false }
+    }
+
+    /// The values of other programs have made the answer longer than the client takes.
+    pub(crate) fn is_too_large(&self) -> bool {
+        self.code == Code::OutOfRange && !self.heard
+    }
+
+    /// The answer is of no use: it tells of other locks.
+    pub(crate) fn of_another_cluster(server: &str) -> Self {
+        let error = Error::refused(format!("a member of {server} is of another cluster")).maybe_applied();
+        let error = error.with_hint("name members of one cluster; if it was replaced, start this program again");
+        Self { code: Code::FailedPrecondition, error, leaves: true, heard: true }
     }
 
     pub(crate) fn silent(server: &str, limit: Duration) -> Self {
         let error = Error::unreachable(format!("{server} did not answer within {limit:?}")).maybe_applied();
-        Self { code: Code::DeadlineExceeded, error, leaves: true }
+        Self { code: Code::DeadlineExceeded, error, leaves: true, heard: false }
     }
 
     /// The connection could not be made, so nothing was sent.
     pub(crate) fn unsent(error: Error) -> Self {
-        Self { code: Code::Unavailable, error, leaves: true }
+        Self { code: Code::Unavailable, error, leaves: true, heard: false }
     }
 
     /// The token of the login has expired, or the server has forgotten it.
@@ -75,6 +106,11 @@ impl Failed {
             || (self.error.kind() == ErrorKind::Refused && text.contains("user name is empty"))
             || text.contains("revision of auth store is old")
     }
+}
+
+/// Nothing can be written until somebody makes room.
+pub(crate) fn is_full(error: &Error) -> bool {
+    error.to_string().contains("database space exceeded")
 }
 
 /// An answer that etcd does not give.

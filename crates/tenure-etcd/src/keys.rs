@@ -5,6 +5,8 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use tenure::{Name, Owner, Share};
 
+use crate::proto::KeyValue;
+
 const HEAD: &str = "tenure:1";
 
 /// Where names are kept: behind a prefix.
@@ -58,13 +60,17 @@ impl Layout {
         format!("{folder}{:x}", number >> 1 | 1).into_bytes()
     }
 
-    /// Whether a key is one of this name, and not of a name below it.
-    pub(crate) fn is_of(&self, name: &Name, key: &[u8]) -> bool {
-        self.name_of(key).is_some_and(|found| found == name.as_str())
+    /// Whether a key is one of this name's, and not of a name below it.
+    pub(crate) fn is_of(&self, name: &Name, kv: &KeyValue) -> bool {
+        self.name_of(kv).is_some_and(|found| found == name.as_str())
     }
 
-    /// The name that a key belongs to.
-    pub(crate) fn name_of<'a>(&self, key: &'a [u8]) -> Option<&'a str> {
+    /// The name whose lock a key belongs to. Without a lease it is data of another program, whatever it is called.
+    pub(crate) fn name_of<'a>(&self, kv: &'a KeyValue) -> Option<&'a str> {
+        self.name_in(&kv.key).filter(|_| kv.lease != 0)
+    }
+
+    fn name_in<'a>(&self, key: &'a [u8]) -> Option<&'a str> {
         let text = std::str::from_utf8(key).ok()?.strip_prefix(&*self.prefix)?;
         let (name, digits) = text.rsplit_once('/')?;
         let is_number =
@@ -95,6 +101,8 @@ pub(crate) struct Value {
     /// lease as well.
     pub(crate) term: u64,
     pub(crate) owner: Owner,
+    /// Revision of the holder's fence, or 0 if that is not known. `None` if it began when this was written.
+    pub(crate) granted: Option<i64>,
 }
 
 impl Value {
@@ -104,8 +112,9 @@ impl Value {
             State::Joined => "joined",
             State::Lingers => "lingers",
         };
-        let Self { share, ttl, term, owner, .. } = self;
-        format!("{HEAD}\t{state}\t{}\t{}\t{ttl}\t{term}\t{owner}", share.weight(), share.capacity()).into_bytes()
+        let Self { share, ttl, term, owner, granted, .. } = self;
+        let granted = granted.map_or_else(String::new, |revision| format!("\t{revision}"));
+        format!("{HEAD}\t{state}\t{}\t{}\t{ttl}\t{term}\t{owner}{granted}", share.weight(), share.capacity()).into_bytes()
     }
 
     /// `None` for a value that is another client's.
@@ -120,7 +129,9 @@ impl Value {
         };
         let share = Share::from_parts(fields.next()?.parse().ok()?, fields.next()?.parse().ok()?)?;
         let (ttl, term) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-        Some(Self { state, share, ttl, term, owner: fields.next()?.parse().ok()? })
+        let owner = fields.next()?.parse().ok()?;
+        let granted = fields.next().map(|revision| revision.parse().unwrap_or(0));
+        Some(Self { state, share, ttl, term, owner, granted })
     }
 }
 
@@ -150,14 +161,16 @@ mod tests {
         let (name, below, owner) = (Name::new("a").unwrap(), Name::new("a/b").unwrap(), Owner::generate("me").unwrap());
         for layout in [layout(""), layout("locks/"), layout("é")] {
             let key = layout.key(&below, &owner);
-            assert!(layout.is_of(&below, &key) && !layout.is_of(&name, &key), "{key:?}");
+            let kv = |lease| KeyValue { key: key.clone(), lease, ..KeyValue::default() };
+            assert!(layout.is_of(&below, &kv(1)) && !layout.is_of(&name, &kv(1)), "{key:?}");
+            assert!(!layout.is_of(&below, &kv(0)), "{key:?} is data");
             assert_ne!(layout.key(&name, &owner), key);
             assert!(layout.range(&below).0 < key && key < layout.range(&below).1, "{key:?}");
             assert!(layout.all().0 < key && (key < layout.all().1 || layout.prefix.is_empty()), "{key:?}");
         }
-        assert_eq!(layout("").name_of(b"a/694d7f2b"), Some("a"));
+        assert_eq!(layout("").name_in(b"a/694d7f2b"), Some("a"));
         for other in [&b"a"[..], b"a/", b"a/config", b"a/ABC", b"a/\xff", b"a/00112233445566778"] {
-            assert_eq!(layout("").name_of(other), None, "{other:?}");
+            assert_eq!(layout("").name_in(other), None, "{other:?}");
         }
     }
 
@@ -165,8 +178,10 @@ mod tests {
     fn a_value_reads_back() {
         for (state, share) in [(State::Holds, Share::MUTEX), (State::Joined, Share::WRITE), (State::Lingers, Share::READ)] {
             for owner in [Owner::generate("me").unwrap(), Owner::from_bytes(&b"a\tb\n\xff"[..])] {
-                let value = Value { state, share, ttl: 30, term: 7, owner };
-                assert_eq!(Value::read(&value.write()), Some(value));
+                for granted in [None, Some(0), Some(9)] {
+                    let value = Value { state, share, ttl: 30, term: 7, owner: owner.clone(), granted };
+                    assert_eq!(Value::read(&value.write()), Some(value));
+                }
             }
         }
         for other in [&b""[..], b"x", b"tenure:1", b"tenure:1\tholds\t2\t1\t3\t1\tx", b"\xff"] {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use futures_util::future::join_all;
 use tenure::{Error, Owner, Share};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
@@ -20,6 +21,8 @@ use crate::proto::{
 use crate::shared::{Id, Seen, Shared};
 use crate::spare::Spare;
 
+/// Leases of one stream of renewals. A follower asks the leader for one after another.
+const AT_ONCE: usize = 8;
 /// How long a clean-up may take that nobody waits for.
 const CLEAN_UP: Duration = Duration::from_secs(2);
 /// Time by which a lease may outlive its ttl.
@@ -41,6 +44,8 @@ pub(crate) struct FreshLease {
     pub(crate) ttl: i64,
     /// Term of the members when it was granted, or an earlier one.
     term: u64,
+    /// It was granted for an earlier hold.
+    was_kept: bool,
     stage: Stage,
 }
 
@@ -59,19 +64,27 @@ impl FreshLease {
     /// revoke it.
     pub(crate) async fn grant(shared: &Arc<Shared>, of: Id, ttl: i64, end: Instant) -> Result<Self, Error> {
         if let Some(Spare { id, ttl, term }) = shared.spare_of(ttl) {
-            let lease = Self { shared: Arc::clone(shared), of: of.clone(), id, ttl, term, stage: Stage::Unused };
+            let (shared, of) = (Arc::clone(shared), of.clone());
+            let lease = Self { shared, of, id, ttl, term, was_kept: true, stage: Stage::Unused };
+            let shared = &lease.shared;
             let kept = keep_alive(&shared.connection, &[id], end).await?;
             // A former leader knows a lease of an earlier term.
             if kept.left == [ttl] && term >= kept.term {
                 return Ok(lease);
             }
         }
+        Self::new(shared, of, ttl, end).await
+    }
+
+    /// As [`grant`](Self::grant), and never one that was kept.
+    pub(crate) async fn new(shared: &Arc<Shared>, of: Id, ttl: i64, end: Instant) -> Result<Self, Error> {
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes)
             .map_err(|error| Error::unavailable(format!("the system gives no random numbers: {error}")))?;
         let id = (i64::from_be_bytes(bytes) & i64::MAX) | 1;
         // Known before the request leaves: the lease is not in the state of any earlier leader.
-        let mut lease = Self { shared: Arc::clone(shared), of, id, ttl, term: shared.term(), stage: Stage::Unused };
+        let mut lease =
+            Self { shared: Arc::clone(shared), of, id, ttl, term: shared.term(), was_kept: false, stage: Stage::Unused };
         let request = LeaseGrantRequest { ttl, id };
         let answer: LeaseGrantResponse = shared.connection.call(LEASE_GRANT, request, end).await?;
         if answer.id != id || answer.ttl < 1 {
@@ -86,9 +99,15 @@ impl FreshLease {
         Ok(lease)
     }
 
+    /// Whether the leader of now may not know that it was renewed, once a write with it was answered. A leader that was
+    /// deposed without noticing renews as well.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.was_kept && self.term < self.shared.term()
+    }
+
     /// The value of a key with this lease.
     pub(crate) fn value(&self, state: State, share: Share, owner: &Owner) -> Value {
-        Value { state, share, ttl: self.ttl, term: self.term, owner: owner.clone() }
+        Value { state, share, ttl: self.ttl, term: self.term, owner: owner.clone(), granted: None }
     }
 
     /// A key that was written with this lease.
@@ -158,7 +177,7 @@ impl Unanswered {
                 // It has ended.
                 Err(failed) if failed.code == Code::NotFound => {}
                 Err(failed) => return Err(failed.into()),
-                Ok(LeaseRevokeResponse {}) => {}
+                Ok(_) => {}
             }
             if let Some(leases) = self.all().get_mut(id) {
                 leases.retain(|(other, _)| *other != lease);
@@ -192,7 +211,7 @@ pub(crate) fn revoke_later(connection: &Arc<Connection>, id: i64) {
 pub(crate) struct Kept {
     /// The new ttls, in the order of the leases; 0 for one that has ended.
     pub(crate) left: Vec<i64>,
-    /// Term of the leader that has renewed them, or a later one.
+    /// Term of the member before it had them renewed.
     pub(crate) term: u64,
 }
 
@@ -209,15 +228,32 @@ impl Kept {
 /// may yet end a lease that was granted in its time.
 pub(crate) async fn keep_alive(connection: &Connection, ids: &[i64], end: Instant) -> Result<Kept, Error> {
     let mut kept = Kept::default();
-    if ids.is_empty() {
-        return Ok(kept);
-    }
+    keep_some(connection, ids, &mut kept, end).await.map(|()| kept)
+}
+
+/// Renews many leases by several streams. Returns the new ttl of each, 0 of one that has ended.
+pub(crate) async fn keep_many(connection: &Connection, ids: &[i64], end: Instant) -> Vec<Result<i64, Error>> {
+    let streams = ids.chunks(AT_ONCE).map(|ids| async move {
+        let mut kept = Kept::default();
+        let ended = keep_some(connection, ids, &mut kept, end).await;
+        let mut left: Vec<_> = kept.left.into_iter().map(Ok).collect();
+        // Those that were answered before it ended are renewed.
+        if let Err(error) = ended {
+            left.resize(ids.len(), Err(error));
+        }
+        left
+    });
+    join_all(streams).await.into_iter().flatten().collect()
+}
+
+async fn keep_some(connection: &Connection, ids: &[i64], kept: &mut Kept, end: Instant) -> Result<(), Error> {
     let requests = ids.iter().map(|id| LeaseId { id: *id }).collect();
     let mut answers = connection.stream::<LeaseId, LeaseLeft>(LEASE_KEEP_ALIVE, requests, false, end).await?;
     let silent = |_| Error::unreachable("etcd did not renew in time").maybe_applied();
     while kept.left.len() < ids.len() {
         match timeout_at(end, answers.next()).await.map_err(silent)? {
             Some(Ok(answer)) if answer.id == ids[kept.left.len()] => {
+                connection.recognise(answer.header.as_ref())?;
                 kept.left.push(answer.ttl);
                 kept.term = kept.term.max(answer.header.map_or(0, |header| header.raft_term));
             }
@@ -226,7 +262,7 @@ pub(crate) async fn keep_alive(connection: &Connection, ids: &[i64], end: Instan
             None => return Err(Error::unreachable("etcd did not renew to the end").maybe_applied()),
         }
     }
-    Ok(kept)
+    Ok(())
 }
 
 /// Returns the time that a lease has left, at most. `None` if it has ended.

@@ -29,6 +29,7 @@ mod failure;
 mod keys;
 mod lease;
 mod list;
+mod login;
 mod options;
 mod proto;
 mod queue;

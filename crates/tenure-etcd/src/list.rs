@@ -2,17 +2,19 @@
 
 use std::collections::HashMap;
 
-use futures_util::future::try_join_all;
+use futures_util::future::{BoxFuture, try_join_all};
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use tenure::store::Busy;
 use tenure::{Entry, Error, Holder, Name, Owner};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
-use crate::keys::Value;
 use crate::lease::left;
-use crate::proto::{Header, KeyValue, RANGE, RangeRequest, RangeResponse};
+use crate::proto::{Header, KeyValue, RangeRequest};
 use crate::queue::{Queue, Slot};
 use crate::store::EtcdStore;
 
+/// Holders that a list asks for their ttl at a time.
+const QUESTIONS: usize = 64;
 /// Keys that a list reads at a time.
 const PAGE: i64 = 2_000;
 
@@ -51,13 +53,11 @@ impl EtcdStore {
         let (mut names, mut header) = (HashMap::<Name, Vec<KeyValue>>::new(), Header::default());
         loop {
             let request = RangeRequest { key, range_end: range_end.clone(), limit: PAGE, ..RangeRequest::default() };
-            let page: RangeResponse = self.shared.connection.call(RANGE, request, end).await?;
+            let page = self.shared.range(request, end).await?;
             header = page.header.unwrap_or(header);
             let next = page.kvs.last().map(|last| [&last.key[..], &[0]].concat());
             for kv in page.kvs {
-                // A lock of another client has no value, and a lease.
-                let is_lock = Value::read(&kv.value).is_some() || (kv.value.is_empty() && kv.lease != 0);
-                if is_lock && let Some(name) = layout.name_of(&kv.key).and_then(|name| Name::new(name).ok()) {
+                if let Some(name) = layout.name_of(&kv).and_then(|name| Name::new(name).ok()) {
                     names.entry(name).or_default().push(kv);
                 }
             }
@@ -68,12 +68,36 @@ impl EtcdStore {
         }
         let mut queues: Vec<_> = names.into_iter().collect();
         queues.sort_by(|one, other| one.0.cmp(&other.0));
-        let entries = queues.into_iter().map(|(name, mut kvs)| {
-            kvs.sort_by_key(|kv| kv.create_revision);
-            let queue = Queue::new(&header, kvs.into_iter());
-            async move { self.entry(name, &queue, end).await }
-        });
-        let entries = try_join_all(entries).await?;
-        Ok(entries.into_iter().filter(Entry::is_in_use).collect())
+        let queues: Vec<_> = queues
+            .into_iter()
+            .map(|(name, mut kvs)| {
+                kvs.sort_by_key(|kv| kv.create_revision);
+                (name, Queue::new(&header, kvs.into_iter()))
+            })
+            .collect();
+        let mut holders = self.holders(&queues, end).await;
+        let entry = |(at, (name, queue)): (usize, (Name, Queue))| queue.entry(name, std::mem::take(&mut holders[at]));
+        Ok(queues.into_iter().enumerate().map(entry).filter(Entry::is_in_use).collect())
+    }
+
+    /// The holders of each queue. As many are asked for their ttl as answer in half of the time.
+    async fn holders(&self, queues: &[(Name, Queue)], end: Instant) -> Vec<Vec<Holder>> {
+        let until = Instant::now() + end.saturating_duration_since(Instant::now()) / 2;
+        let mut asked: Vec<BoxFuture<'_, (usize, Option<Holder>)>> = Vec::new();
+        for (at, (_, queue)) in queues.iter().enumerate() {
+            for slot in queue.holders() {
+                let ask = async move {
+                    let holder = timeout_at(until, self.holder(slot, end)).await;
+                    (at, holder.ok().and_then(Result::ok).unwrap_or_else(|| Some(slot.holder())))
+                };
+                asked.push(ask.boxed());
+            }
+        }
+        let mut holders = vec![Vec::new(); queues.len()];
+        let mut found = stream::iter(asked).buffered(QUESTIONS);
+        while let Some((at, holder)) = found.next().await {
+            holders[at].extend(holder);
+        }
+        holders
     }
 }

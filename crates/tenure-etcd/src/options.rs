@@ -9,8 +9,9 @@ use percent_encoding::percent_decode_str;
 use tenure::{Error, Locker, parse_duration};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-use crate::connection::{Connection, FIRST_CONTACT, Login, Member};
+use crate::connection::{Connection, FIRST_CONTACT, Member};
 use crate::keys::Layout;
+use crate::login::Login;
 use crate::store::EtcdStore;
 
 const PORT: u16 = 2379;
@@ -193,7 +194,7 @@ impl Options {
         if self.tls {
             let mut tls = ClientTlsConfig::new();
             tls = match &self.ca {
-                Some(ca) => tls.ca_certificate(Certificate::from_pem(file(ca)?)),
+                Some(ca) => tls.ca_certificate(Certificate::from_pem(certificates(ca)?)),
                 None => tls.with_native_roots(),
             };
             if let (Some(cert), Some(key)) = (&self.cert, &self.key) {
@@ -242,6 +243,14 @@ fn host(host: &str) -> Result<String, Error> {
     let bad = |_| Error::invalid(format!("the port of {name} in the store URL is no number")).with_hint("write e.g. :2379");
     let port = port.map_or(Ok(PORT), |port| port.parse::<u16>().map_err(bad))?;
     Ok(format!("{name}:{port}"))
+}
+
+/// A file of certificates. The TLS library takes one that has none, and then trusts nobody.
+fn certificates(path: &PathBuf) -> Result<Vec<u8>, Error> {
+    let pem = file(path)?;
+    let has_one = String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----");
+    let none = || Error::invalid(format!("the file {} of the store URL has no certificate", path.display()));
+    if has_one { Ok(pem) } else { Err(none()) }
 }
 
 fn file(path: &PathBuf) -> Result<Vec<u8>, Error> {

@@ -12,6 +12,7 @@ pub(crate) const LEASE_REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
 pub(crate) const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 pub(crate) const LEASE_TIME_TO_LIVE: &str = "/etcdserverpb.Lease/LeaseTimeToLive";
 pub(crate) const WATCH: &str = "/etcdserverpb.Watch/Watch";
+pub(crate) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 pub(crate) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 
 /// Values of `Compare.result` and `Compare.target`, and of `Event.type`.
@@ -26,6 +27,8 @@ const BY_CREATE: i32 = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct Header {
+    #[prost(uint64, tag = "1")]
+    pub(crate) cluster: u64,
     #[prost(int64, tag = "3")]
     pub(crate) revision: i64,
     /// Term of the member that answers.
@@ -63,10 +66,15 @@ pub(crate) struct RangeRequest {
     pub(crate) range_end: Vec<u8>,
     #[prost(int64, tag = "3")]
     pub(crate) limit: i64,
+    /// An earlier revision to read at, or 0.
+    #[prost(int64, tag = "4")]
+    pub(crate) revision: i64,
     #[prost(int32, tag = "5")]
     pub(crate) sort_order: i32,
     #[prost(int32, tag = "6")]
     pub(crate) sort_target: i32,
+    #[prost(bool, tag = "8")]
+    pub(crate) keys_only: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -203,7 +211,10 @@ pub(crate) struct LeaseId {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct LeaseRevokeResponse {}
+pub(crate) struct LeaseRevokeResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<Header>,
+}
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct LeaseLeft {
@@ -248,6 +259,15 @@ pub(crate) struct WatchResponse {
 }
 
 #[derive(Clone, PartialEq, Message)]
+pub(crate) struct StatusRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<Header>,
+}
+
+#[derive(Clone, PartialEq, Message)]
 pub(crate) struct AuthenticateRequest {
     #[prost(string, tag = "1")]
     pub(crate) name: String,
@@ -260,6 +280,23 @@ pub(crate) struct AuthenticateResponse {
     #[prost(string, tag = "2")]
     pub(crate) token: String,
 }
+
+/// An answer, which says which cluster has made it.
+pub(crate) trait Answer: Message + Default + 'static {
+    fn header(&self) -> Option<&Header>;
+}
+
+macro_rules! answers {
+    ($($answer:ty),*) => {
+        $(impl Answer for $answer {
+            fn header(&self) -> Option<&Header> {
+                self.header.as_ref()
+            }
+        })*
+    };
+}
+
+answers!(RangeResponse, TxnResponse, LeaseGrantResponse, LeaseRevokeResponse, LeaseLeft, StatusResponse);
 
 impl RangeRequest {
     /// All keys of a range, in the order in which they were made.

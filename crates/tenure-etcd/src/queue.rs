@@ -22,7 +22,7 @@ impl Slot {
         let KeyValue { key, value, lease, mod_revision, .. } = kv;
         let value = Value::read(&value).unwrap_or_else(|| {
             let owner = Owner::from_bytes(key.clone());
-            Value { state: State::Joined, share: Share::MUTEX, ttl: 0, term: 0, owner }
+            Value { state: State::Joined, share: Share::MUTEX, ttl: 0, term: 0, owner, granted: None }
         });
         Self { key, value, lease, modified: mod_revision }
     }
@@ -40,7 +40,7 @@ impl Slot {
     pub(crate) fn holder(&self) -> Holder {
         let mut holder = Holder::new(self.owner().clone(), self.value.share);
         holder.fence = match self.value.state {
-            State::Holds => fence(self.modified),
+            State::Holds => fence(self.value.granted.unwrap_or(self.modified)),
             // It may have begun with the deletion of another key.
             State::Joined | State::Lingers => None,
         };
@@ -64,21 +64,26 @@ pub(crate) struct Queue {
 impl Queue {
     pub(crate) fn read(range: RangeResponse, layout: &Layout, name: &Name) -> Self {
         let header = range.header.unwrap_or_default();
-        let kvs = range.kvs.into_iter().filter(|kv| layout.is_of(name, &kv.key));
+        let kvs = range.kvs.into_iter().filter(|kv| layout.is_of(name, kv));
         Self::new(&header, kvs)
     }
 
     /// Of the keys of one name, in the order in which they were made.
     pub(crate) fn new(header: &Header, kvs: impl Iterator<Item = KeyValue>) -> Self {
-        let &Header { revision, raft_term: term } = header;
-        let mut queue = Self { revision, term, slots: kvs.map(Slot::new).collect(), held: 0, taken: 0 };
-        while let Some(next) = queue.slots.get(queue.held)
-            && queue.fits(next.value.share)
+        let &Header { revision, raft_term: term, .. } = header;
+        Self { revision, term, slots: kvs.map(Slot::new).collect(), held: 0, taken: 0 }.counted()
+    }
+
+    /// Counts those that hold.
+    fn counted(mut self) -> Self {
+        (self.held, self.taken) = (0, 0);
+        while let Some(next) = self.slots.get(self.held)
+            && self.fits(next.value.share)
         {
-            queue.taken += u64::from(next.value.share.counted().weight());
-            queue.held += 1;
+            self.taken += u64::from(next.value.share.counted().weight());
+            self.held += 1;
         }
-        queue
+        self
     }
 
     /// Whether a share fits beside those that hold. One of another kind does not.
@@ -101,6 +106,12 @@ impl Queue {
 
     pub(crate) fn find(&self, owner: &Owner) -> Option<&Slot> {
         self.slots.iter().find(|slot| slot.owner() == owner)
+    }
+
+    /// The same queue without an owner.
+    pub(crate) fn without(mut self, owner: &Owner) -> Self {
+        self.slots.retain(|slot| slot.owner() != owner);
+        self.counted()
     }
 
     /// The slot of an owner that holds.
@@ -156,12 +167,19 @@ mod tests {
             create_revision: i,
             mod_revision: i,
             value: share.map_or_else(Vec::new, |share| {
-                Value { state: State::Joined, share, ttl: 2, term: 1, owner: Owner::from_bytes(i.to_string().into_bytes()) }
-                    .write()
+                Value {
+                    state: State::Joined,
+                    share,
+                    ttl: 2,
+                    term: 1,
+                    owner: Owner::from_bytes(i.to_string().into_bytes()),
+                    granted: None,
+                }
+                .write()
             }),
             lease: i,
         };
-        Queue::new(&Header { revision: 9, raft_term: 1 }, (1..).zip(shares).map(kv))
+        Queue::new(&Header { revision: 9, raft_term: 1, ..Header::default() }, (1..).zip(shares).map(kv))
     }
 
     #[test]

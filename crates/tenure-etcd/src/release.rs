@@ -6,9 +6,9 @@ use tenure::store::ReleaseReply;
 use tenure::{Error, Name};
 use tokio::time::Instant;
 
-use crate::failure::unexpected;
+use crate::failure::{is_full, unexpected};
 use crate::keys::{State, seconds};
-use crate::lease::{FreshLease, revoke_later};
+use crate::lease::{FreshLease, keep_alive, revoke_later};
 use crate::proto::{Compare, DeleteRangeRequest, Op, PutRequest};
 use crate::queue::{Queue, Slot};
 use crate::shared::{Id, Seen};
@@ -17,7 +17,7 @@ use crate::store::EtcdStore;
 
 impl EtcdStore {
     /// Deletes a key that is as it was seen. `Err` has the queue if it has changed.
-    async fn delete(&self, name: &Name, seen: &Seen, end: Instant) -> Result<Result<(), Queue>, Error> {
+    pub(crate) async fn delete(&self, name: &Name, seen: &Seen, end: Instant) -> Result<Result<(), Queue>, Error> {
         let delete = DeleteRangeRequest { key: seen.key.clone() };
         let compare = vec![Compare::is_unchanged(&seen.key, seen.modified)];
         match self.shared.transact(compare, vec![Op::Delete(delete)], &[name], end).await? {
@@ -34,7 +34,15 @@ impl EtcdStore {
 
     /// Leaves a key to nobody, for `linger` at least.
     async fn linger(&self, name: &Name, slot: &Slot, linger: Duration, end: Instant) -> Result<Result<(), Queue>, Error> {
-        let mut lease = FreshLease::grant(&self.shared, (name.clone(), slot.owner().lingering()), seconds(linger), end).await?;
+        let id = (name.clone(), slot.owner().lingering());
+        let mut lease = match FreshLease::new(&self.shared, id, seconds(linger), end).await {
+            // Nothing can be written. The lease that it has is long enough.
+            Err(error) if is_full(&error) && slot.value.ttl >= seconds(linger) => {
+                let kept = keep_alive(&self.shared.connection, &[slot.lease], end).await?;
+                return if kept.has_ended() { Err(error) } else { Ok(Ok(())) };
+            }
+            lease => lease?,
+        };
         let value = lease.value(State::Lingers, slot.value.share, &slot.owner().lingering());
         let put = PutRequest { key: slot.key.clone(), value: value.write(), lease: lease.id };
         let compare = vec![Compare::is_unchanged(&slot.key, slot.modified)];

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use futures_util::future::{BoxFuture, ready, try_join};
+use futures_util::future::{BoxFuture, join, ready};
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use tenure::store::RenewReply;
 use tenure::{Error, Lease};
 use tokio::time::Instant;
 
 use crate::keys::{State, Value, seconds};
-use crate::lease::{keep_alive, left_at_least};
+use crate::lease::{keep_alive, keep_many, left_at_least};
 use crate::proto::{KeyValue, Op, RangeRequest, TXN, TxnRequest, TxnResponse};
 use crate::queue::Slot;
 use crate::shared::{Seen, Shared};
@@ -28,22 +28,34 @@ pub(crate) async fn all(shared: &Arc<Shared>, leases: &[Lease], end: Instant) ->
     let known = match known(shared, leases, &seen_keys, end).await {
         Ok(known) => known,
         // It may be about one of them: each is asked for by itself.
-        Err(error) if !error.is_transient() && leases.len() > 1 => vec![false; leases.len()],
-        Err(error) => return leases.iter().map(|_| Err(error.clone())).collect(),
+        Err(error) if !error.is_transient() && leases.len() > 1 => vec![Ok(false); leases.len()],
+        Err(error) => vec![Err(error); leases.len()],
     };
     let mut each: Vec<BoxFuture<'_, Result<RenewReply, Error>>> = Vec::with_capacity(leases.len());
     for (lease, renewed) in leases.iter().zip(known) {
-        each.push(if renewed { ready(Ok(RenewReply::Renewed)).boxed() } else { one(shared, lease, end).boxed() });
+        each.push(match renewed {
+            Ok(true) => ready(Ok(RenewReply::Renewed)).boxed(),
+            Ok(false) => one(shared, lease, end).boxed(),
+            Err(error) => ready(Err(error)).boxed(),
+        });
     }
     stream::iter(each).buffered(LOOKS).collect().await
 }
 
 /// Renews those whose key and lease are known: a renewal of the lease, and a read of the key.
-/// Returns which of them are renewed.
-async fn known(shared: &Arc<Shared>, leases: &[Lease], seen_keys: &[Option<Seen>], end: Instant) -> Result<Vec<bool>, Error> {
+/// Returns which of them are renewed: one that was not answered in time does not cost the others their renewals.
+///
+/// A leader that was deposed without noticing may have renewed. The read was asked for at the same time, and is
+/// answered under the later term.
+async fn known(
+    shared: &Arc<Shared>,
+    leases: &[Lease],
+    seen_keys: &[Option<Seen>],
+    end: Instant,
+) -> Result<Vec<Result<bool, Error>>, Error> {
     let ids: Vec<i64> = seen_keys.iter().flatten().map(|seen| seen.lease).collect();
     if ids.is_empty() {
-        return Ok(vec![false; leases.len()]);
+        return Ok(vec![Ok(false); leases.len()]);
     }
     let reads = seen_keys.iter().flatten().map(|seen| Op::Range(RangeRequest::of_one(&seen.key)).into()).collect();
     let transaction = TxnRequest { success: reads, ..TxnRequest::default() };
@@ -53,12 +65,12 @@ async fn known(shared: &Arc<Shared>, leases: &[Lease], seen_keys: &[Option<Seen>
         let term = answer.header.map_or(0, |header| header.raft_term);
         Ok::<_, Error>((term, answer.ranges().map(|range| range.kvs.into_iter().next()).collect::<Vec<_>>()))
     };
-    let (kept, (term, found)) = try_join(keep_alive(&shared.connection, &ids, end), look).await?;
-    let term = term.max(kept.term);
-    let mut answers = kept.left.into_iter().zip(found);
+    let (kept, found) = join(keep_many(&shared.connection, &ids, end), look).await;
+    let (term, found) = found?;
+    let mut answers = kept.into_iter().zip(found);
     let renewed = leases.iter().zip(seen_keys).map(|(lease, seen)| {
-        let Some((seen, (ttl, kv))) = seen.as_ref().and_then(|seen| Some((seen, answers.next()?))) else { return false };
-        ttl > 0 && kv.is_some_and(|kv| is_held(&kv, seen, lease, term))
+        let Some((seen, (ttl, kv))) = seen.as_ref().and_then(|seen| Some((seen, answers.next()?))) else { return Ok(false) };
+        Ok(ttl? > 0 && kv.is_some_and(|kv| is_held(&kv, seen, lease, term)))
     });
     Ok(renewed.collect())
 }
@@ -92,7 +104,11 @@ async fn one(shared: &Arc<Shared>, lease: &Lease, end: Instant) -> Result<RenewR
             }
             None => {}
         }
-        match shared.confirm(&lease.name, &slot, (&lease.owner, slot.value.share), lease.ttl, end).await? {
+        // Others are shown the fence that the holder has, and not the number of this write.
+        let known = slot.holder().fence.or(lease.fence);
+        let granted = known.and_then(|fence| i64::try_from(fence.counter()).ok()).unwrap_or(0);
+        let share = (&lease.owner, slot.value.share);
+        match shared.confirm(&lease.name, &slot, share, (lease.ttl, Some(granted)), end).await? {
             Ok(_) => return Ok(RenewReply::Renewed),
             Err(changed) => queue = changed,
         }

@@ -10,9 +10,10 @@ use futures_util::stream::BoxStream;
 use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, Lease, Name};
 use tokio::time::Instant;
+use tonic::Code;
 
 use crate::connection::{Connection, FIRST_CONTACT};
-use crate::failure::unexpected;
+use crate::failure::{Failed, unexpected};
 use crate::keys::Layout;
 use crate::proto::{RANGE, RangeRequest, RangeResponse};
 use crate::shared::Shared;
@@ -37,14 +38,17 @@ impl EtcdStore {
         let shared = Shared::new(connection, layout);
         // Whether a member answers, and takes the login. The range has no key.
         let probe = RangeRequest { limit: 1, ..RangeRequest::of_one(shared.layout.key_of_nobody().as_bytes()) };
-        let answer: Result<RangeResponse, Error> =
-            shared.connection.call(RANGE, probe, Instant::now() + FIRST_CONTACT).await.map_err(Into::into);
-        let answer = match answer {
+        let answer: Result<RangeResponse, Failed> = shared.connection.first(RANGE, probe, Instant::now() + FIRST_CONTACT).await;
+        match answer {
+            Ok(answer) => shared.saw(answer.header.as_ref()),
+            // It has taken the login. Its roles are those of the names that will be asked for.
+            Err(failed) if failed.heard && failed.code == Code::PermissionDenied => {}
             // Nothing was asked to be changed.
-            Err(error) if error.may_have_been_applied() => return Err(Error::new(error.kind(), error.to_string())),
-            answer => answer?,
-        };
-        shared.saw(answer.header.as_ref());
+            Err(Failed { error, .. }) if error.may_have_been_applied() => {
+                return Err(Error::new(error.kind(), error.to_string()));
+            }
+            Err(failed) => return Err(failed.into()),
+        }
         Ok(Self { shared: Arc::new(shared), timeout, poll_interval })
     }
 

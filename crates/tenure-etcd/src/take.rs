@@ -7,9 +7,13 @@ use tokio::time::Instant;
 
 use crate::keys::{State, seconds, span};
 use crate::lease::{FreshLease, revoke_later};
-use crate::proto::{Compare, Op, PutRequest};
+use crate::proto::{Compare, DeleteRangeRequest, Op, PutRequest};
 use crate::queue::{Queue, Slot, fence};
+use crate::shared::Seen;
 use crate::store::EtcdStore;
+
+/// Looks at names that change, before a place in the queue is taken.
+const LOOKS: u32 = 2;
 
 /// How a request is written.
 enum Plan {
@@ -28,7 +32,7 @@ impl EtcdStore {
         let mut leases = try_join_all(requests.iter().map(fresh)).await?;
         let names: Vec<&Name> = requests.iter().map(|request| &request.name).collect();
         let mut plans: Vec<Plan> = requests.iter().map(|_| Plan::New { after: 0 }).collect();
-        loop {
+        for looks in 0_u32.. {
             let (mut compare, mut puts, mut keys) = (Vec::new(), Vec::new(), Vec::new());
             for ((request, plan), lease) in requests.iter().zip(&plans).zip(&leases) {
                 let key = match plan {
@@ -44,11 +48,28 @@ impl EtcdStore {
                     }
                 };
                 let value = lease.value(State::Holds, request.share, &request.owner);
-                puts.push(Op::Put(PutRequest { key: key.clone(), value: value.write(), lease: lease.id }));
+                puts.push(PutRequest { key: key.clone(), value: value.write(), lease: lease.id });
                 keys.push(key);
             }
             leases.iter_mut().for_each(FreshLease::sent);
-            let queues = match shared.transact(compare, puts, &names, end).await? {
+            // The names below one may change all the time.
+            let answer = if looks >= LOOKS && plans.iter().all(|plan| matches!(plan, Plan::New { .. })) {
+                self.place(requests, &names, puts, end).await?
+            } else {
+                shared.transact(compare, puts.into_iter().map(Op::Put).collect(), &names, end).await?
+            };
+            let queues = match answer {
+                Ok(revision) if leases.iter().any(FreshLease::is_doubtful) => {
+                    // Written again, with leases of now.
+                    let fresh = |request: &&Request| FreshLease::new(shared, id(request), seconds(request.ttl), end);
+                    let fresh = try_join_all(requests.iter().map(fresh)).await.map_err(Error::maybe_applied)?;
+                    for (((request, plan), lease), key) in requests.iter().zip(&mut plans).zip(&leases).zip(keys) {
+                        let value = lease.value(State::Holds, request.share, &request.owner);
+                        *plan = Plan::Own(Slot { key, value, lease: lease.id, modified: revision });
+                    }
+                    std::mem::replace(&mut leases, fresh).into_iter().for_each(FreshLease::keep);
+                    continue;
+                }
                 Ok(revision) => {
                     let revisions = self.counted(requests, &leases, &keys, revision, end).await.map_err(Error::maybe_applied)?;
                     return Ok(Ok(self.taken(requests, plans, leases, keys, &revisions)));
@@ -67,6 +88,9 @@ impl EtcdStore {
                         Plan::New { after: queue.revision }
                     }
                     None => {
+                        for (request, queue) in requests.iter().zip(&queues) {
+                            self.clear(request, queue, end).await?;
+                        }
                         leases.into_iter().for_each(FreshLease::spare);
                         return Ok(Err(queues));
                     }
@@ -79,9 +103,43 @@ impl EtcdStore {
                 }
             }
             if Instant::now() >= end {
-                return Err(Error::unavailable("the name changes too often to be taken in time"));
+                break;
             }
         }
+        Err(Error::unavailable("the name changes too often to be taken in time"))
+    }
+
+    /// Makes the keys in any case, and deletes them if they do not hold all of the names at once.
+    async fn place(
+        &self,
+        requests: &[&Request],
+        names: &[&Name],
+        puts: Vec<PutRequest>,
+        end: Instant,
+    ) -> Result<Result<i64, Vec<Queue>>, Error> {
+        let keys: Vec<_> = puts.iter().map(|put| put.key.clone()).collect();
+        let (joined, queues) = self.shared.join(puts, names, end).await?;
+        let Some(revision) = joined else { return Ok(Err(queues)) };
+        let holds =
+            |(request, queue): (&&Request, &Queue)| queue.check(request).is_ok() && queue.held_by(&request.owner).is_some();
+        if requests.iter().zip(&queues).all(holds) {
+            return Ok(Ok(revision));
+        }
+        let compare = keys.iter().map(|key| Compare::is_unchanged(key, revision)).collect();
+        let delete = keys.into_iter().map(|key| Op::Delete(DeleteRangeRequest { key })).collect();
+        let left = self.shared.transact(compare, delete, &[], end).await.map_err(Error::maybe_applied)?;
+        left.map_err(|_| Error::unavailable("a name was taken away as soon as it was had").maybe_applied())?;
+        Ok(Err(queues.into_iter().zip(requests).map(|(queue, request)| queue.without(&request.owner)).collect()))
+    }
+
+    /// Deletes what an earlier call of this owner has left there by [`place`](Self::place).
+    async fn clear(&self, request: &Request, queue: &Queue, end: Instant) -> Result<(), Error> {
+        let waits = |slot: &&Slot| slot.value.state == State::Holds && queue.held_by(&request.owner).is_none();
+        if let Some(slot) = queue.find(&request.owner).filter(waits).filter(|_| request.generated) {
+            // Who has changed it was the owner as well.
+            let _deleted = self.delete(&request.name, &Seen::from(slot), end).await.map_err(Error::maybe_applied)?;
+        }
+        Ok(())
     }
 
     /// Gives each of several grants a revision of its own, by another write.
@@ -130,5 +188,54 @@ impl EtcdStore {
             grant
         })
         .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tenure::store::{AcquireReply, Store as _};
+    use tenure::{Owner, Share};
+    use tenure_testkit::EtcdCluster;
+
+    use super::*;
+    use crate::Options;
+
+    /// A place that was taken for a try is left if it does not hold, by the call or by the next one of that owner.
+    #[tokio::test]
+    async fn a_place_that_does_not_hold_is_left() {
+        let url = EtcdCluster::shared().url(&EtcdCluster::fresh_prefix());
+        let store = Options::parse(&url).unwrap().open().await.unwrap();
+        let request = || {
+            let (name, owner) = (Name::new("x").unwrap(), Owner::generate("test").unwrap());
+            Request::new(name, owner, Share::MUTEX, Duration::from_secs(30))
+        };
+        let (held, late) = (request(), request());
+        let end = Instant::now() + Duration::from_secs(10);
+        let put = async |request: &Request| {
+            let id = (request.name.clone(), request.owner.clone());
+            let mut lease = FreshLease::grant(&store.shared, id, 30, end).await.unwrap();
+            let value = lease.value(State::Holds, request.share, &request.owner).write();
+            let put = PutRequest { key: store.shared.layout.key(&request.name, &request.owner), value, lease: lease.id };
+            lease.sent();
+            lease.keep();
+            put
+        };
+        let place = async |request: &Request| {
+            let puts = vec![put(request).await];
+            store.place(&[request], &[&request.name], puts, end).await.unwrap()
+        };
+        let waiters = async || store.inspect(None).await.unwrap().remove(0).waiters.len();
+        assert!(place(&held).await.is_ok());
+        let queues = place(&late).await.unwrap_err();
+        assert_eq!(queues[0].slots.len(), 1, "it is busy by itself");
+        assert_eq!(waiters().await, 0);
+        // Its answer was lost before.
+        let puts = vec![put(&late).await];
+        assert!(store.shared.join(puts, &[&late.name], end).await.unwrap().0.is_some());
+        assert_eq!(waiters().await, 1);
+        assert!(matches!(store.acquire(&late).await.unwrap(), AcquireReply::Busy(_)));
+        assert_eq!(waiters().await, 0);
     }
 }

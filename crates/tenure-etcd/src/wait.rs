@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use crate::failure::unexpected;
 use crate::keys::{State, seconds};
 use crate::lease::{FreshLease, keep_alive};
-use crate::proto::{Compare, DeleteRangeRequest, Op, PutRequest, RangeRequest, TXN, TxnRequest, TxnResponse};
+use crate::proto::{Compare, DeleteRangeRequest, Op, PutRequest};
 use crate::queue::Queue;
-use crate::shared::{Seen, Shared};
+use crate::shared::Seen;
 use crate::store::EtcdStore;
 use crate::watch::Before;
 
@@ -27,32 +27,22 @@ impl EtcdStore {
         (entry_ttl, handoff_ttl): (Duration, Duration),
         end: Instant,
     ) -> Result<AcquireReply, Error> {
-        let Shared { connection, layout, .. } = &*self.shared;
         let (name, owner) = (&request.name, &request.owner);
         let ttl = seconds(entry_ttl.min(handoff_ttl.max(ENTRY)));
         let mut lease = FreshLease::grant(&self.shared, (name.clone(), owner.clone()), ttl, end).await?;
-        let key = layout.key(name, owner);
+        let key = self.shared.layout.key(name, owner);
         let value = lease.value(State::Joined, request.share, owner);
         let put = PutRequest { key: key.clone(), value: value.write(), lease: lease.id };
-        let range = || Op::Range(RangeRequest::in_order(layout.range(name)));
-        let transaction = TxnRequest {
-            compare: vec![Compare::is_absent(&key)],
-            success: vec![Op::Put(put).into(), range().into()],
-            failure: vec![range().into()],
-        };
         lease.sent();
-        let answer: TxnResponse = connection.call(TXN, transaction, end).await?;
-        if !answer.succeeded {
+        let (joined, queues) = self.shared.join(vec![put], &[name], end).await?;
+        if joined.is_none() {
             lease.unused();
         }
-        self.shared.saw(answer.header.as_ref());
-        let (joined, revision, header) = (answer.succeeded, answer.revision(), answer.header.unwrap_or_default());
-        let range = answer.ranges().next().ok_or_else(|| unexpected("it has no range"))?;
-        let queue = Queue::new(&header, range.kvs.into_iter().filter(|kv| layout.is_of(name, &kv.key)));
-        if !joined {
+        let queue = queues.into_iter().next().ok_or_else(|| unexpected("it has no range"))?;
+        let Some(revision) = joined else {
             queue.check(request)?;
             return self.wait(request, queue, handoff_ttl, end).await;
-        }
+        };
         if let Err(error) = queue.check(request) {
             let compare = vec![Compare::is_unchanged(&key, revision)];
             let delete = vec![Op::Delete(DeleteRangeRequest { key })];
@@ -130,7 +120,7 @@ impl EtcdStore {
                     None => return Ok(self.lapsed(request, &queue, end).await),
                 },
             };
-            match self.shared.confirm(&request.name, &slot, (&request.owner, share), request.ttl, end).await? {
+            match self.shared.confirm(&request.name, &slot, (&request.owner, share), (request.ttl, None), end).await? {
                 Ok(grant) => return Ok(AcquireReply::Granted(grant)),
                 Err(changed) => queue = changed,
             }

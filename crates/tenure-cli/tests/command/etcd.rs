@@ -36,10 +36,17 @@ fn every_command_speaks_to_etcd() {
     assert_eq!(place.output(&["run", "-n", "--store", &url, "-a", "y", "--permits", "1/3", "x", "--", "true"]).code, 0);
     // The lock of another client is shown by its key, and can be broken.
     let key = url.split_once("prefix=").unwrap().1.to_owned() + "x/694d8d2f";
-    EtcdCluster::shared().ctl(&["put", &key, ""]);
+    let granted = EtcdCluster::shared().ctl(&["lease", "grant", "60"]);
+    let session = format!("--lease={}", granted.split_whitespace().nth(1).unwrap());
+    EtcdCluster::shared().ctl(&["put", &session, &key, ""]);
     assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 75);
     assert_eq!(place.output(&["break", "--store", &url, "x"]).code, 0);
     assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 0);
+    // A key without a lease is data of another program. It is not in the way, and nothing deletes it.
+    EtcdCluster::shared().ctl(&["put", &key, "data"]);
+    assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 0);
+    place.output(&["break", "--store", &url, "x"]);
+    assert!(EtcdCluster::shared().ctl(&["get", &key]).contains("data"));
 }
 
 #[test]

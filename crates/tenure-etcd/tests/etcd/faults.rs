@@ -8,7 +8,7 @@ use tenure::{ErrorKind, Locker, Share};
 use tenure_testkit::{EtcdCluster, Proxy};
 use tokio::time::timeout;
 
-use crate::requests::{busy, granted, joining, lease, owner, request};
+use crate::requests::{TTL, busy, granted, joining, lease, owner, request};
 use crate::{PATIENCE, behind_proxy, open};
 
 #[tokio::test]
@@ -281,6 +281,7 @@ async fn a_full_database_grants_nothing_and_says_so() {
     let etcd = EtcdCluster::of(1).quota(4 << 20).start();
     let (store, held) = (open(&etcd.url("a/")).await, owner());
     granted(&store, &request("x", &held)).await;
+    granted(&store, &request("z", &held)).await;
     let filler = "x".repeat(120_000);
     let fills = || etcd.etcdctl().args(["put", &format!("filler{}", owner()), &filler]).output().unwrap();
     while fills().status.success() {}
@@ -289,6 +290,26 @@ async fn a_full_database_grants_nothing_and_says_so() {
     // Leases are renewed, and names are released: neither needs room.
     assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
     assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    // A name that is to stay taken stays so by the lease that it has.
+    assert_eq!(store.release(&lease("z", &held), Duration::from_secs(5)).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(store.inspect(None).await.unwrap().len(), 1);
+    // It cannot stay for longer than that lease.
+    let longer = store.release(&lease("z", &held), 2 * TTL).await.unwrap_err();
+    assert_eq!(longer.kind(), ErrorKind::Unavailable, "{longer:?}");
+}
+
+/// A connection ends with its runtime, so each has its own, and keeps it.
+#[test]
+fn two_runtimes_have_two_connections() {
+    let proxy = Proxy::start_opaque(EtcdCluster::shared().addr(0));
+    let runtimes = [(); 2].map(|()| tokio::runtime::Runtime::new().unwrap());
+    let store = runtimes[0].block_on(open(&EtcdCluster::url_at(proxy.addr(), &EtcdCluster::fresh_prefix())));
+    for _ in 0..5 {
+        for runtime in &runtimes {
+            assert!(runtime.block_on(store.inspect(None)).unwrap().is_empty());
+        }
+    }
+    assert_eq!(proxy.accepted(), 2);
 }
 
 /// A documented hole: revisions fall back, and fences with them.

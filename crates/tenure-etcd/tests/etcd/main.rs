@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "helpers of tests are tests")]
 
+mod beside;
 mod conformance;
 mod dropped;
 mod faults;
@@ -9,6 +10,7 @@ mod members;
 #[path = "../../../tenure-sql/tests/shared/requests.rs"]
 mod requests;
 mod secure;
+mod shown;
 
 use std::sync::Arc;
 use std::time::Duration;

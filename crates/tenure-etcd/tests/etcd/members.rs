@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tenure::store::{RenewReply, Store};
-use tenure::{Fence, Locker};
+use tenure::{ErrorKind, Fence, Locker};
+use tenure_etcd::Options;
 use tenure_testkit::{EtcdCluster, Program, Proxy, Signal, Worker};
 use tokio::time::timeout;
 
@@ -53,6 +54,103 @@ async fn a_stopped_member_is_left() {
     renewed(&store, &lease("x", &held)).await;
     granted(&store, &request("y", &owner())).await;
     etcd.cont(0);
+}
+
+/// A new process is not held up by the first member of the URL: one that stands still, or is no etcd.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_member_that_does_not_answer_stops_no_new_process() {
+    let etcd = EtcdCluster::of(3).start();
+    etcd.stop(0);
+    let (store, held) = (open(&etcd.url("a/")).await, owner());
+    granted(&store, &request("x", &held)).await;
+    etcd.cont(0);
+    let other = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("etcd://{},{}?prefix=a/", other.local_addr().unwrap(), etcd.addr(1));
+    tokio::spawn(async move {
+        while let Ok((client, _)) = other.accept().await {
+            client.try_write(b"HTTP/1.1 400 Bad Request\r\n\r\n").ok();
+        }
+    });
+    renewed(&open(&url).await, &lease("x", &held)).await;
+}
+
+/// Hosts of two clusters have two locks of each name.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_clusters_in_one_url_are_refused() {
+    let (one, two) = (EtcdCluster::shared(), EtcdCluster::of(1).start());
+    for (first, second) in [(one.addr(0), two.addr(0)), (two.addr(0), one.addr(0))] {
+        let error = Options::parse(&format!("etcd://{first},{second}")).unwrap().open().await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("another cluster"), "{error:?}");
+    }
+    // One of them was silent at first. Its answers do not count later.
+    let proxy = Proxy::start_opaque(one.addr(0));
+    let silent = Proxy::start_opaque(two.addr(0));
+    silent.black_hole();
+    let url = format!("etcd://{},{}?timeout=300ms", proxy.addr(), silent.addr());
+    let store = open(&url).await;
+    silent.heal();
+    proxy.refuse();
+    proxy.cut();
+    let refused = async {
+        loop {
+            let error = store.acquire(&request("x", &owner())).await.unwrap_err();
+            if error.kind() == ErrorKind::Refused {
+                return error;
+            }
+        }
+    };
+    let error = timeout(PATIENCE, refused).await.expect("it serves two clusters");
+    assert!(error.to_string().contains("another cluster"), "{error:?}");
+}
+
+/// A follower asks the leader for one lease after another, for each stream of renewals.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_leases_at_a_follower_far_from_the_leader_are_renewed() {
+    let etcd = EtcdCluster::of(3).links().start();
+    let leader = etcd.leader();
+    let store = open(&(EtcdCluster::url_at(etcd.addr((leader + 1) % 3), "a/") + "&timeout=3s")).await;
+    let (held, names) = (owner(), (0..120).map(|at| format!("n{at}")).collect::<Vec<_>>());
+    for names in names.chunks(40) {
+        let all: Vec<_> = names.iter().map(|name| request(name, &held)).collect();
+        assert!(store.acquire_all(&all).await.unwrap().is_some());
+    }
+    etcd.link(leader).delay(Duration::from_millis(30));
+    let leases: Vec<_> = names.iter().map(|name| lease(name, &held)).collect();
+    for (at, reply) in store.renew(&leases).await.into_iter().enumerate() {
+        assert_eq!(reply.unwrap(), RenewReply::Renewed, "lease {at}");
+    }
+}
+
+/// A lease without a key was renewed by a leader, and the next one takes the key. The former may have been
+/// deposed by then, so its renewal does not count.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_lease_does_not_count_under_the_next_leader() {
+    let etcd = EtcdCluster::of(3).links().start();
+    let leader = etcd.leader();
+    let proxy = Proxy::start_opaque(etcd.addr((leader + 1) % 3));
+    let store = open(&(EtcdCluster::url_at(proxy.addr(), "a/") + "&timeout=20s")).await;
+    let held = owner();
+    granted(&store, &request("x", &held)).await;
+    let leased = || etcd.ctl(&["lease", "list"]).lines().nth(1).unwrap().to_owned();
+    let kept = leased();
+    store.release(&lease("x", &held), Duration::ZERO).await.unwrap();
+    assert_eq!(leased(), kept, "the lease is kept");
+    // It is renewed slowly, so that the write behind it can be held back.
+    etcd.link(leader).delay(Duration::from_millis(200));
+    let asks = tokio::spawn({
+        let (store, held) = (store.clone(), owner());
+        async move { granted(&store, &request("x", &held)).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    proxy.hold_present_requests();
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    etcd.kill(leader);
+    etcd.leader();
+    proxy.release_requests();
+    let grant = timeout(PATIENCE, asks).await.expect("it is not granted").unwrap();
+    assert_eq!(store.inspect(None).await.unwrap()[0].holders[0].fence, grant.fence);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!etcd.ctl(&["lease", "list"]).contains(kept.trim()), "it holds by the lease of an earlier term");
 }
 
 /// A member that its clients cannot reach, and the others can.

@@ -1,12 +1,14 @@
 //! TLS, and logins.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tempfile::TempDir;
 use tenure::ErrorKind;
 use tenure::store::{RenewReply, Store};
 use tenure_etcd::Options;
-use tenure_testkit::{Certificates, EtcdCluster};
+use tenure_testkit::{Certificates, EtcdCluster, Proxy};
 
 use crate::open;
 use crate::requests::{granted, lease, owner, request};
@@ -20,6 +22,9 @@ async fn tls_with_certificates_of_both_sides() {
     let files = format!("ca={}&cert={}&key={}", ca.display(), cert.display(), key.display());
     let store = open(&format!("etcds://{}?{files}", etcd.addr(0))).await;
     granted(&store, &request("x", &owner())).await;
+    // The key has no certificate of an authority.
+    let useless = Options::parse(&format!("etcds://{}?ca={}", etcd.addr(0), key.display())).unwrap().open().await.unwrap_err();
+    assert_eq!(useless.kind(), ErrorKind::Invalid, "{useless:?}");
     let plain = Options::parse(&format!("etcd://{}", etcd.addr(0))).unwrap().open().await.unwrap_err();
     assert!(!plain.may_have_been_applied(), "{plain:?}");
     let stranger = Options::parse(&format!("etcds://{}", etcd.addr(0))).unwrap().open().await.unwrap_err();
@@ -58,6 +63,44 @@ async fn a_login_is_made_again_when_its_token_is_forgotten() {
     }
 }
 
+/// Calls whose token is gone make one login together, and keep it for the next connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_calls_make_one_login() {
+    const MANY: usize = 100;
+    let etcd = EtcdCluster::of(1).start();
+    for command in [
+        &["user", "add", "root:s3cret"][..],
+        &["user", "grant-role", "root", "root"],
+        &["user", "add", "app:pass"],
+        &["role", "add", "locks"],
+        &["role", "grant-permission", "locks", "readwrite", "--prefix", "locks/"],
+        &["user", "grant-role", "app", "locks"],
+        &["auth", "enable"],
+    ] {
+        etcd.ctl(command);
+    }
+    let proxy = Proxy::start_opaque(etcd.addr(0));
+    let store = open(&format!("etcd://app:pass@{}/locks?timeout=2s", proxy.addr())).await;
+    let looks = || {
+        let look = |store: Arc<dyn Store>| async move { store.inspect(Some(&lease("x", &owner()).name)).await };
+        join_all((0..MANY).map(|_| tokio::spawn(look(store.clone()))).collect::<Vec<_>>())
+    };
+    // All tokens end.
+    etcd.ctl(&["--user=root:s3cret", "auth", "disable"]);
+    etcd.ctl(&["auth", "enable"]);
+    for look in looks().await {
+        look.unwrap().unwrap();
+    }
+    assert_eq!(proxy.accepted(), 1, "a login that takes long ends no connection");
+    proxy.cut();
+    // Some may have been on their way.
+    looks().await;
+    for look in looks().await {
+        look.unwrap().unwrap();
+    }
+    assert!(proxy.accepted() <= 3, "{} connections", proxy.accepted());
+}
+
 /// A right is taken away while locks are held. The others of the batch go on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_name_does_not_end_the_renewals_of_others() {
@@ -66,7 +109,7 @@ async fn a_refused_name_does_not_end_the_renewals_of_others() {
     etcd.ctl(&["user", "grant-role", "root", "root"]);
     etcd.ctl(&["user", "add", "app:pass"]);
     etcd.ctl(&["role", "add", "locks"]);
-    for prefix in ["locks/x/", "locks/y/", "locks/z/", "locks/tenure"] {
+    for prefix in ["locks/x/", "locks/y/", "locks/z/"] {
         etcd.ctl(&["role", "grant-permission", "locks", "readwrite", "--prefix", prefix]);
     }
     etcd.ctl(&["user", "grant-role", "app", "locks"]);

@@ -1,0 +1,54 @@
+//! The login: one at a time, and its token is kept until the server no longer takes it.
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
+use tenure::{Error, ErrorKind};
+use tokio::time::Instant;
+use tonic::Request;
+use tonic::metadata::AsciiMetadataValue;
+use tonic::transport::Channel;
+
+use crate::connection::{FIRST_CONTACT, unary};
+use crate::failure::{Failed, unexpected};
+use crate::proto::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse};
+
+/// User and password.
+#[derive(Clone)]
+pub(crate) struct Login {
+    pub(crate) username: String,
+    pub(crate) password: String,
+}
+
+/// A token, or that the server asks for none.
+pub(crate) type Token = Option<AsciiMetadataValue>;
+
+/// A login that all wait for who need its token. It costs the server a tenth of a second of work. If its callers
+/// give up, the next one goes on with it.
+pub(crate) type Attempt = Shared<BoxFuture<'static, Result<Token, Failed>>>;
+
+impl Login {
+    pub(crate) fn begin(&self, channel: &Channel, server: &str) -> Attempt {
+        let Self { username, password } = self.clone();
+        let (channel, server) = (channel.clone(), server.to_owned());
+        let log_in = async move {
+            let mut request = Request::new(AuthenticateRequest { name: username, password });
+            request.set_timeout(FIRST_CONTACT);
+            let began = Instant::now();
+            let answer: Result<AuthenticateResponse, _> = unary(&channel, AUTHENTICATE, request).await;
+            match answer.map_err(|status| Failed::in_time(&status, &server, began)) {
+                Ok(answer) => answer.token.parse().map(Some).map_err(|_| Failed::unsent(unexpected("its token is no text"))),
+                // As etcdctl does: a password for a server that asks for none.
+                Err(failed) if failed.error.to_string().contains("authentication is not enabled") => Ok(None),
+                // A login changes nothing.
+                Err(failed) => Err(Failed { error: unapplied(&failed.error), ..failed }),
+            }
+        };
+        log_in.boxed().shared()
+    }
+}
+
+/// Says that the call was not applied: it was never sent.
+pub(crate) fn unapplied(error: &Error) -> Error {
+    let kind = if error.kind() == ErrorKind::Unavailable { ErrorKind::Refused } else { error.kind() };
+    Error::new(kind, error.to_string())
+}

@@ -1,0 +1,49 @@
+//! Holders as others see them.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use tenure::store::{Notice, RenewReply, Store};
+use tenure_testkit::EtcdCluster;
+use tokio::time::timeout;
+
+use crate::requests::{TTL, busy, granted, joining, lease, owner, request};
+use crate::{PATIENCE, open};
+
+/// A renewal that writes the key does not change the number that others are told.
+#[tokio::test]
+async fn the_fence_that_is_shown_is_the_holders() {
+    let (etcd, prefix) = (EtcdCluster::shared(), EtcdCluster::fresh_prefix());
+    let (store, other) = (open(&etcd.url(&prefix)).await, open(&etcd.url(&prefix)).await);
+    let shown = async || other.inspect(None).await.unwrap().remove(0).holders.remove(0).fence;
+    let held = owner();
+    let fence = granted(&store, &request("x", &held)).await.fence;
+    assert_eq!(shown().await, fence);
+    // A longer ttl needs another lease.
+    let longer = lease("x", &held).with_fence(fence).with_ttl(2 * TTL);
+    assert_eq!(store.renew(&[longer]).await.remove(0).unwrap(), RenewReply::Renewed);
+    assert_eq!(shown().await, fence);
+    // The owner may not know its fence.
+    let longest = lease("x", &held).with_ttl(3 * TTL);
+    assert_eq!(store.renew(&[longest]).await.remove(0).unwrap(), RenewReply::Renewed);
+    assert_eq!(shown().await, fence);
+    let waiting = joining("x");
+    busy(&store, &waiting).await;
+    let mut notices = store.watch(&waiting).await.unwrap();
+    let (notice, _) = tokio::join!(timeout(PATIENCE, notices.next()), async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        other.release(&lease("x", &held), Duration::ZERO).await
+    });
+    let Some(Notice::Granted { fence, .. }) = notice.expect("nobody told the waiter") else { panic!("it is not served") };
+    assert_eq!(shown().await, None, "nothing says yet which number it has");
+    assert_eq!(store.renew(&[waiting.lease().with_fence(fence)]).await.remove(0).unwrap(), RenewReply::Renewed);
+    assert_eq!(shown().await, Some(fence));
+    // Renewed by somebody who knows the token alone.
+    store.release(&waiting.lease(), Duration::ZERO).await.unwrap();
+    let (first, second) = (owner(), joining("x"));
+    granted(&store, &request("x", &first)).await;
+    busy(&store, &second).await;
+    other.release(&lease("x", &first), Duration::ZERO).await.unwrap();
+    assert_eq!(other.renew(&[second.lease()]).await.remove(0).unwrap(), RenewReply::Renewed);
+    assert_eq!(shown().await, None);
+}
