@@ -49,6 +49,9 @@ struct Hold {
     lost: Pin<Box<dyn Future<Output = EndReason> + Send>>,
 }
 
+/// A frame of the handler's body, and whether it is the last.
+type Step = Result<(Option<Frame<Bytes>>, bool), BoxError>;
+
 /// The end of a body, which waits for the release.
 struct Ending {
     frame: Option<Frame<Bytes>>,
@@ -138,7 +141,7 @@ where
         match (&self.body, &self.tail, &self.unsent) {
             (Some(body), ..) => body.size_hint(),
             (None, Some(tail), _) => tail.size_hint(),
-            (None, None, Some(unsent)) => unsent.clone(),
+            (None, None, Some(unsent)) => *unsent,
             (None, None, None) => self.frames.size_hint(),
         }
     }
@@ -157,11 +160,7 @@ impl Tail {
     }
 
     /// Polls the body for a frame, and says whether it is the last.
-    fn poll_frame<B>(
-        &mut self,
-        mut body: Pin<&mut B>,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<(Option<Frame<Bytes>>, bool), BoxError>>
+    fn poll_frame<B>(&mut self, mut body: Pin<&mut B>, context: &mut Context<'_>) -> Poll<Step>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<BoxError>,

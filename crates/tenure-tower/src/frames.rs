@@ -109,7 +109,7 @@ impl<B: Body<Data = Bytes>> RequestBody<B> {
     pub(crate) fn movable(self) -> Self {
         match self.source {
             Source::Unread { body } => Self { source: Source::Read { frames: Frames::default(), rest: Some(Box::pin(body)) } },
-            source => Self { source },
+            source @ Source::Read { .. } => Self { source },
         }
     }
 
@@ -146,7 +146,7 @@ impl<B: Body<Data = Bytes>> Body for RequestBody<B> {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Unread { body } => body.is_end_stream(),
-            Source::Read { frames, rest } => frames.is_over() && rest.as_ref().is_none_or(|body| body.is_end_stream()),
+            Source::Read { frames, rest } => frames.is_over() && rest.as_ref().is_none_or(Body::is_end_stream),
         }
     }
 

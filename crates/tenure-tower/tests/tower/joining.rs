@@ -205,7 +205,7 @@ async fn a_whole_answer_over_http_is_joined_however_it_ends() {
                 if kind == "length" {
                     tokio::spawn(async move { frames.closed().await });
                 }
-                Ok::<_, http::Error>(response.body(body)?)
+                response.body(body)
             }
         });
         let at = serve_hyper(layer.layer(serve)).await;

@@ -135,8 +135,8 @@ async fn a_user_without_the_rights_is_refused_and_not_passed_by() {
     let layer = LockLayer::builder(locks.clone(), "t", Key::header(KEY), OnOutage::FailOpen).build().unwrap();
     let handler = Handler::open();
     let service = locked(&layer, &handler);
-    let served = send(&service, request("7")).await;
-    assert!(served.fence().is_some(), "{served:?}");
+    let allowed = send(&service, request("7")).await;
+    assert!(allowed.fence().is_some(), "{allowed:?}");
     for change in ["ACL SETUSER app resetkeys ~other:*", "ACL SETUSER app allkeys resetpass >another"] {
         server.cli(change);
         if change.contains("resetpass") {
