@@ -70,9 +70,9 @@ async fn thousands_of_locks_are_listed() {
     let session = etcd.ctl(&["lease", "grant", "300"]).split_whitespace().nth(1).unwrap().to_owned();
     let names: Vec<usize> = (0..MANY).collect();
     for names in names.chunks(120) {
-        let puts: String = names.iter().map(|at| format!("put --lease={session} {prefix}n{at}/{session} \"\"\n")).collect();
+        let puts: Vec<_> = names.iter().map(|at| format!("put --lease={session} {prefix}n{at}/{session} \"\"\n")).collect();
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), format!("\n{puts}\n\n")).unwrap();
+        std::fs::write(file.path(), format!("\n{}\n\n", puts.concat())).unwrap();
         let mut write = etcd.etcdctl();
         write.arg("txn").stdin(file.reopen().unwrap()).stdout(Stdio::null());
         assert!(write.status().unwrap().success());
