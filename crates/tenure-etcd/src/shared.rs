@@ -169,7 +169,7 @@ impl Shared {
         Ok((revision, self.queues(answer, names)?))
     }
 
-    /// Reads the queues of these names from the answer of a transaction.
+    /// The queues of these names that a transaction has read.
     fn queues(&self, answer: TxnResponse, names: &[&Name]) -> Result<Vec<Queue>, Error> {
         // The ranges of a transaction have no header of their own.
         let header = answer.header.unwrap_or_default();

@@ -46,7 +46,8 @@ impl Proxy {
         Self::launch(upstream, Shared::default())
     }
 
-    /// As [`start`](Self::start) for a protocol that is not Redis: nothing is parsed, counted, or lost singly.
+    /// As [`start`](Self::start) for a protocol that is not Redis: nothing is parsed or lost singly. Each piece that a
+    /// client sends counts as a command.
     pub fn start_opaque(upstream: SocketAddr) -> Self {
         Self::launch(upstream, Shared::opaque())
     }

@@ -94,6 +94,27 @@ fn etcdctl_lock_and_tenure_take_turns() {
     assert_eq!(counted.trim(), (TURNS * 10).to_string(), "two were inside at once");
 }
 
+/// A documented hole: the lock of `etcdctl lock` is broken, and its command goes on beside the next holder.
+#[test]
+fn etcdctl_lock_notices_no_loss() {
+    let (place, etcd, prefix) = (Place::new(), EtcdCluster::shared(), EtcdCluster::fresh_prefix());
+    let (url, name) = (etcd.url(&prefix), format!("{prefix}x"));
+    let (begun, goes_on) = (place.path("begun"), place.path("goes-on"));
+    let script = format!("touch {0}; until [ -e {1} ]; do sleep 0.01; done", begun.display(), goes_on.display());
+    let mut lock = etcd.etcdctl();
+    let mut theirs = Spawned::spawn(lock.args(["lock", &name, "--", "sh", "-c", &script]).stdout(Stdio::null())).unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !begun.exists() {
+        assert!(std::time::Instant::now() < deadline, "etcdctl does not lock");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 75);
+    assert_eq!(place.output(&["break", "--store", &url, "x"]).code, 0);
+    let ours = place.output(&["run", "-n", "--store", &url, "x", "--", "touch", goes_on.to_str().unwrap()]);
+    assert_eq!(ours.code, 0, "{ours:?}");
+    theirs.wait_exit(std::time::Duration::from_secs(30));
+}
+
 /// A fence is 1024 times a revision, and `etcdctl lock` shows the revision.
 #[test]
 fn a_fence_divided_by_1024_is_a_revision_of_etcd() {

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::requests::{TTL, busy, granted, joining, lease, owner, request};
 use crate::{PATIENCE, open};
 
-/// A renewal that writes the key does not change the number that others see.
+/// A renewal that writes the key leaves the number that others see.
 #[tokio::test]
 async fn the_fence_that_is_shown_is_the_holders() {
     let (etcd, prefix) = (EtcdCluster::shared(), EtcdCluster::fresh_prefix());

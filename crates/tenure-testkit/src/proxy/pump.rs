@@ -254,6 +254,9 @@ impl<'a> Pump<'a> {
         if !self.opaque {
             self.unfinished = rest.to_vec();
         } else if !rest.is_empty() {
+            if self.way == Way::Requests {
+                state.log.push(String::new());
+            }
             self.enqueue(state, rest.to_vec(), Duration::ZERO, false);
         }
     }
