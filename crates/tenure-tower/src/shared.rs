@@ -127,7 +127,7 @@ impl Shared {
     /// # Cancel safety
     /// A dropped future leaves nothing behind, as [`Acquire::acquire`] does not.
     pub(crate) async fn enter(&self, name: &Name) -> Entry {
-        let (began, wait, limit) = (BootTime::now(), self.settings.wait(), self.settings.call_limit());
+        let (began, wait, limit) = (BootTime::now(), self.settings.wait(), self.traffic.limit());
         let patience = if wait.is_zero() { limit } else { wait };
         let Some(turn) = self.traffic.turn(patience).await else {
             let cause = self.traffic.cause(None, began, patience);

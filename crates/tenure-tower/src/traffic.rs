@@ -39,6 +39,10 @@ impl Traffic {
         Self { turns, answered: AtomicU64::new(0), limit }
     }
 
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// Waits for a turn; `None` if there is none within `patience`.
     ///
     /// # Cancel safety
