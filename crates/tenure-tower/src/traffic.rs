@@ -12,6 +12,9 @@ use tenure::{BootTime, Error, ErrorKind};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+/// Least time by which a timer may ring late on a machine that is busy.
+const SLACK: Duration = Duration::from_millis(50);
+
 #[derive(Debug)]
 pub(crate) struct Traffic {
     turns: Arc<Semaphore>,
@@ -67,7 +70,7 @@ impl Traffic {
         }
         // A timer rings a little late at any time. If it is more, this process stood still, and the
         // silence may be its own.
-        let (now, slack) = (BootTime::now(), self.limit / 4);
+        let (now, slack) = (BootTime::now(), (self.limit / 4).max(SLACK));
         let was_late = now.since(since) > most.saturating_add(slack);
         let others_were_answered = self.answered.load(Ordering::Relaxed) > nanos(since.max(now - self.limit - slack));
         if others_were_answered || was_late { Cause::Overload } else { Cause::Outage }

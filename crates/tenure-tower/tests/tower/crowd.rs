@@ -49,7 +49,7 @@ fn impatient(limit: Duration) -> (Faulty<MemoryStore>, LockLayerBuilder) {
 
 #[tokio::test]
 async fn a_store_that_answers_others_is_not_gone() {
-    let (store, layer) = impatient(Duration::from_millis(200));
+    let (store, layer) = impatient(Duration::from_millis(500));
     let (layer, handler) = (layer.build().unwrap(), Handler::open());
     let service = locked(&layer, &handler);
     store.at(Operation::Acquire, 1, Fate::HangsBefore);
@@ -67,7 +67,7 @@ async fn a_store_that_answers_others_is_not_gone() {
 
 #[tokio::test]
 async fn requests_without_a_turn_learn_of_an_outage_as_well() {
-    let (store, layer) = impatient(Duration::from_millis(50));
+    let (store, layer) = impatient(Duration::from_millis(500));
     let layer = layer.in_flight(1).build().unwrap();
     let service = locked(&layer, &Handler::open());
     store.plan(|operation, _| if operation == Operation::Acquire { Fate::HangsBefore } else { Fate::Works });
