@@ -221,7 +221,7 @@ fn a_service_of_systemd() {
     assert!(here.is_free("leader"));
 }
 
-/// Fields of a CronJob that the page uses, as `kubectl explain cronjob --recursive` has them, and the kind of value.
+/// Fields of a `CronJob` that the page uses, as `kubectl explain cronjob --recursive` has them, and the kind of value.
 const CRON_JOB: [(&str, &str); 21] = [
     ("apiVersion", "batch/v1"),
     ("kind", "CronJob"),
@@ -246,7 +246,7 @@ const CRON_JOB: [(&str, &str); 21] = [
     ("spec.jobTemplate.spec.template.spec.containers.env.valueFrom", "object"),
 ];
 
-/// Refuses a field that a CronJob has not, a value of another kind, and a field too few. A part of YAML: a line for each field.
+/// Refuses a field that a `CronJob` has not, a value of another kind, and a field too few. A part of YAML: a line for each field.
 fn check_cron_job(manifest: &str) {
     let (mut path, mut seen): (Vec<(usize, &str)>, Vec<String>) = (Vec::new(), Vec::new());
     for line in manifest.lines() {
