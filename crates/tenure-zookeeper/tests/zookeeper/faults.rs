@@ -62,6 +62,10 @@ async fn a_cut_connection_costs_no_lease_and_no_place() {
     granted(&other, &request("y", &theirs)).await;
     assert_eq!(busy(&store, &waiting).await.position, Some(0));
     proxy.cut();
+    // The request may be on its way when the connection ends. Then it is asked again, as the watchdog does.
+    if let Err(error) = store.renew(&[lease("x", &held)]).await.remove(0) {
+        assert!(error.is_transient(), "{error}");
+    }
     assert_eq!(renewed(&store, lease("x", &held)).await, RenewReply::Renewed);
     other.release(&lease("y", &theirs), Duration::ZERO).await.unwrap();
     granted(&store, &waiting).await;
