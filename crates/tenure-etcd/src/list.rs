@@ -42,9 +42,20 @@ impl EtcdStore {
         Ok(Some(holder))
     }
 
-    pub(crate) async fn entry(&self, name: Name, queue: &Queue, end: Instant) -> Result<Entry, Error> {
-        let holders = try_join_all(queue.holders().iter().map(|slot| self.holder(slot, end))).await?;
-        Ok(queue.entry(name, holders.into_iter().flatten().collect()))
+    /// The entry of one name. A renewal may move a hold to another lease between the two questions. So a holder is left
+    /// out only if its key still has the lease that has ended.
+    pub(crate) async fn entry(&self, name: Name, end: Instant) -> Result<Entry, Error> {
+        let mut ended: Vec<i64> = Vec::new();
+        loop {
+            let queue = self.shared.queue(&name, end).await?;
+            let holders = try_join_all(queue.holders().iter().map(|slot| self.holder(slot, end))).await?;
+            let gone = queue.holders().iter().zip(&holders).filter(|(_, holder)| holder.is_none());
+            let gone: Vec<i64> = gone.map(|(slot, _)| slot.lease).collect();
+            if gone.iter().all(|lease| ended.contains(lease)) {
+                return Ok(queue.entry(name, holders.into_iter().flatten().collect()));
+            }
+            ended = gone;
+        }
     }
 
     pub(crate) async fn list(&self, end: Instant) -> Result<Vec<Entry>, Error> {

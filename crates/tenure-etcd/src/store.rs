@@ -128,7 +128,7 @@ impl Store for EtcdStore {
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
         let end = self.end(Duration::MAX);
         let Some(name) = name else { return self.list(end).await };
-        let entry = self.entry(name.clone(), &self.shared.queue(name, end).await?, end).await?;
+        let entry = self.entry(name.clone(), end).await?;
         Ok(Some(entry).filter(Entry::is_in_use).into_iter().collect())
     }
 }
