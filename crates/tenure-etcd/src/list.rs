@@ -86,14 +86,25 @@ impl EtcdStore {
                 (name, Queue::new(&header, kvs.into_iter()))
             })
             .collect();
-        let mut holders = self.holders(&queues, end).await;
-        let entry = |(at, (name, queue)): (usize, (Name, Queue))| queue.entry(name, std::mem::take(&mut holders[at]));
-        Ok(queues.into_iter().enumerate().map(entry).filter(Entry::is_in_use).collect())
+        let until = Instant::now() + end.saturating_duration_since(Instant::now()) / 2;
+        let mut holders = self.holders(&queues, until, end).await;
+        let entries = queues.into_iter().enumerate().map(|(at, (name, queue))| {
+            let holders = std::mem::take(&mut holders[at]);
+            async move {
+                let is_whole = holders.iter().all(Option::is_some);
+                let entry = queue.entry(name, holders.into_iter().flatten().collect());
+                if is_whole {
+                    return entry;
+                }
+                timeout_at(until, self.entry(entry.name.clone(), end)).await.ok().and_then(Result::ok).unwrap_or(entry)
+            }
+        });
+        let entries: Vec<_> = stream::iter(entries).buffered(QUESTIONS).collect().await;
+        Ok(entries.into_iter().filter(Entry::is_in_use).collect())
     }
 
-    /// The holders of each queue. As many are asked for their ttl as answer in half of the time.
-    async fn holders(&self, queues: &[(Name, Queue)], end: Instant) -> Vec<Vec<Holder>> {
-        let until = Instant::now() + end.saturating_duration_since(Instant::now()) / 2;
+    /// The holders of each queue, `None` for one whose lease has ended. As many are asked for their ttl as answer by `until`.
+    async fn holders(&self, queues: &[(Name, Queue)], until: Instant, end: Instant) -> Vec<Vec<Option<Holder>>> {
         let mut asked: Vec<BoxFuture<'_, (usize, Option<Holder>)>> = Vec::new();
         for (at, (_, queue)) in queues.iter().enumerate() {
             for slot in queue.holders() {
@@ -107,7 +118,7 @@ impl EtcdStore {
         let mut holders = vec![Vec::new(); queues.len()];
         let mut found = stream::iter(asked).buffered(QUESTIONS);
         while let Some((at, holder)) = found.next().await {
-            holders[at].extend(holder);
+            holders[at].push(holder);
         }
         holders
     }

@@ -1,7 +1,8 @@
 //! A TCP proxy that does to a connection what networks do, at the moment a test chooses.
 //!
 //! It runs on a thread of its own, so it works beside any runtime, and a control is in force when it returns. It reads
-//! the Redis protocol to count commands and to lose exactly one of them; anything else passes through uncounted.
+//! the Redis protocol to count commands and to lose exactly one of them. Anything else passes through as it comes, and
+//! each piece of it that a client sends counts as a command.
 //!
 //! A byte stream cannot lose its middle: shifted replies would be a fault no network makes. So from a lost command or
 //! reply on, that direction of its connection stays silent (the other one works), until [`Proxy::heal`] or
@@ -46,8 +47,7 @@ impl Proxy {
         Self::launch(upstream, Shared::default())
     }
 
-    /// As [`start`](Self::start) for a protocol that is not Redis: nothing is parsed or lost singly. Each piece that a
-    /// client sends counts as a command.
+    /// As [`start`](Self::start) for a protocol that is not Redis: nothing is parsed or lost singly.
     pub fn start_opaque(upstream: SocketAddr) -> Self {
         Self::launch(upstream, Shared::opaque())
     }
@@ -212,7 +212,7 @@ impl Proxy {
         self.shared.lock().commands()
     }
 
-    /// The name of each of those commands, upper case, in order of arrival.
+    /// The name of each of those commands, upper case, in order of arrival. A piece of another protocol has none.
     pub fn log(&self) -> Vec<String> {
         self.shared.lock().log.clone()
     }

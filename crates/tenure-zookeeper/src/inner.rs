@@ -13,7 +13,7 @@ use crate::actor::data_of;
 use crate::entry::{Entry, Slot};
 use crate::failure::{Failed, NO_AUTH, NO_NODE, NODE_EXISTS, UNIMPLEMENTED};
 use crate::nodes::{Child, Data, checked, in_order, stranger};
-use crate::session::{Session, answer};
+use crate::session::Session;
 use crate::sessions::Sessions;
 use crate::wire::{Acl, CONTAINER, CREATE, CREATE_CONTAINER, Frame, PERSISTENT, Reading};
 
@@ -87,8 +87,8 @@ impl Inner {
             // A server checks the right to make a node before it sees that the node is there. So only the last one
             // tells whether all are there, and the first failure tells why they are not.
             let (mut first, mut last) = (None, Ok(()));
-            for mut pending in session.ask_each(frames.collect()) {
-                last = match answer(&mut pending).await {
+            for answer in session.ask_each(frames.collect()).await {
+                last = match answer {
                     Ok(_) | Err(Failed::Code(NODE_EXISTS)) => Ok(()),
                     Err(failed) => Err(failed),
                 };
@@ -111,10 +111,10 @@ impl Inner {
         };
         let children = in_order(&Reading(&listed.body).texts().ok_or(Failed::Garbled)?);
         let frames = children.iter().map(|child| Frame::get_data(&format!("{parent}/{}", child.name), false));
-        let pending = session.ask_each(frames.collect());
+        let answers = session.ask_each(frames.collect()).await;
         let mut read = Vec::new();
-        for (child, mut pending) in children.into_iter().zip(pending) {
-            match answer(&mut pending).await {
+        for (child, answer) in children.into_iter().zip(answers) {
+            match answer {
                 Ok(reply) => read.push((child, data_of(&reply))),
                 // It is there, whatever it says of itself.
                 Err(Failed::Code(NO_AUTH)) => read.push((child, None)),

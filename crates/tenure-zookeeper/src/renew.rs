@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use tenure::store::RenewReply;
@@ -15,7 +16,7 @@ use crate::entry::{Entry, Slot};
 use crate::failure::{Failed, NO_NODE, no_answer, too_long};
 use crate::inner::Inner;
 use crate::nodes::Data;
-use crate::session::{Session, answer};
+use crate::session::{Pending, Reply, Session, answer};
 use crate::wire::Frame;
 
 /// Number of nodes that one transaction checks: a message may have 1 MiB.
@@ -68,24 +69,20 @@ impl Inner {
         }
         let all = session.ask(Frame::check_all(batch.iter().map(|asked| asked.path.as_str()))).await;
         let done = all.and_then(|reply| Failed::of_transaction(&reply.body));
-        match done {
-            Ok(()) => {
-                show(batch, session);
-                batch.iter().map(|asked| self.renewed(asked, Ok(()))).collect()
-            }
+        let answers: Vec<_> = match done {
+            Ok(()) => batch.iter().map(|asked| self.renewed(asked, Ok(()))).collect(),
             // One of them is gone or closed, so none was checked for sure.
             Err(Failed::Code(_)) => {
                 let frames = batch.iter().map(|asked| Frame::check_all([asked.path.as_str()])).collect();
-                let mut answers = Vec::new();
-                for (asked, mut pending) in batch.iter().zip(session.ask_each(frames)) {
-                    let answer = answer(&mut pending).await;
-                    let is_there = answer.and_then(|reply| Failed::of_transaction(&reply.body));
-                    answers.push(self.renewed(asked, is_there));
-                }
-                answers
+                let answers = batch.iter().zip(session.ask_each(frames).await);
+                let is_there = |answer: Result<Reply, Failed>| answer.and_then(|reply| Failed::of_transaction(&reply.body));
+                answers.map(|(asked, answer)| self.renewed(asked, is_there(answer))).collect()
             }
             Err(failed) => batch.iter().map(|asked| self.renewed(asked, Err(failed))).collect(),
-        }
+        };
+        let renewed = batch.iter().zip(&answers).filter(|(_, answer)| matches!(answer, Ok(RenewReply::Renewed)));
+        show(renewed.map(|(asked, _)| asked), session).await;
+        answers
     }
 
     fn renewed(&self, asked: &Asked<'_>, is_there: Result<(), Failed>) -> Result<RenewReply, Error> {
@@ -104,16 +101,37 @@ impl Inner {
     }
 }
 
-/// Shows longer ttls to others. Nothing depends on that, so nobody waits for it.
-fn show(batch: &[Asked<'_>], session: &Session) {
-    for Asked { lease, entry, path, .. } in batch {
+/// A node whose data is to show a longer ttl.
+struct Showing<'a> {
+    entry: &'a Entry,
+    pending: Pending,
+    is_done: bool,
+}
+
+impl Drop for Showing<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            // The next renewal writes it again.
+            self.entry.state().written = Duration::ZERO;
+        }
+    }
+}
+
+/// Shows longer ttls to others, before a holder counts on them.
+async fn show<'a>(renewed: impl Iterator<Item = &'a Asked<'a>>, session: &Session) {
+    let mut all = Vec::new();
+    for Asked { lease, entry, path, .. } in renewed {
         let mut state = entry.state();
         // A downgrade that is under way shows it as well.
         if state.written < lease.ttl && state.share == lease.share {
             state.written = lease.ttl;
             // The owner of now: requests are sent in the order of these locks.
             let data = Data { owner: state.owner.clone(), share: state.share, ttl: lease.ttl };
-            session.tell(Frame::set_data(path, &data.write()));
+            let [pending] = session.ask_all([Frame::set_data(path, &data.write())]);
+            all.push(Showing { entry, pending, is_done: false });
         }
+    }
+    for mut one in all {
+        one.is_done = answer(&mut one.pending).await.is_ok();
     }
 }

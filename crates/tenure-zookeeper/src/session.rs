@@ -38,19 +38,16 @@ pub(crate) async fn answer(pending: &mut Pending) -> Result<Reply, Failed> {
 
 struct Call {
     frame: Frame,
-    /// `None` if the answer is of no interest.
-    reply: Option<oneshot::Sender<Result<Reply, Failed>>>,
+    reply: oneshot::Sender<Result<Reply, Failed>>,
 }
 
 impl Call {
     fn is_unwanted(&self) -> bool {
-        self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+        self.reply.is_closed()
     }
 
     fn answer(self, answer: Result<Reply, Failed>) {
-        if let Some(reply) = self.reply {
-            let _ = reply.send(answer);
-        }
+        let _ = self.reply.send(answer);
     }
 }
 
@@ -151,20 +148,23 @@ impl Session {
         let mut calls = Vec::with_capacity(N);
         let pending = frames.map(|frame| {
             let (reply, pending) = oneshot::channel();
-            calls.push(Call { frame, reply: Some(reply) });
+            calls.push(Call { frame, reply });
             pending
         });
         let _ = self.commands.send(Command::Calls(calls));
         pending
     }
 
-    /// Sends a request whose answer is of no interest.
-    pub(crate) fn tell(&self, frame: Frame) {
-        let _ = self.commands.send(Command::Calls(vec![Call { frame, reply: None }]));
-    }
-
-    pub(crate) fn ask_each(&self, frames: Vec<Frame>) -> Vec<Pending> {
-        frames.into_iter().map(|frame| self.ask_all([frame])).map(|[pending]| pending).collect()
+    /// Sends requests one behind the other, and returns their answers.
+    pub(crate) async fn ask_each(&self, frames: Vec<Frame>) -> Vec<Result<Reply, Failed>> {
+        let mut pending: Vec<_> = frames.into_iter().map(|frame| self.ask_all([frame])).collect();
+        let mut answers = Vec::with_capacity(pending.len());
+        // They come in order. So when the last one is there, nothing has to be waited for any more.
+        while let Some([mut last]) = pending.pop() {
+            answers.push(answer(&mut last).await);
+        }
+        answers.reverse();
+        answers
     }
 
     pub(crate) async fn ask(&self, frame: Frame) -> Result<Reply, Failed> {

@@ -18,7 +18,7 @@ use crate::failure::{Failed, NO_AUTH, NO_NODE, no_answer, too_long};
 use crate::inner::{Inner, holder_of, locked};
 use crate::nodes::{Child, Data, guid};
 use crate::queue::{Smaller, holders};
-use crate::session::{Session, answer};
+use crate::session::{Reply, Session};
 use crate::wire::{Frame, Reading};
 
 /// Longest time for a call that concerns no lease.
@@ -129,18 +129,13 @@ impl ZooKeeperStore {
         let root = &self.0.root;
         let full = |path: &String| if root.is_empty() && path.is_empty() { "/".to_owned() } else { format!("{root}{path}") };
         let paths: Vec<_> = paths.iter().map(full).collect();
-        let list = |session: Arc<Session>| {
-            let pending = session.ask_each(paths.iter().map(|path| Frame::list(path, false)).collect());
-            async move {
-                let mut all = Vec::new();
-                for mut pending in pending {
-                    all.push(match answer(&mut pending).await {
-                        Err(Failed::Code(NO_NODE | NO_AUTH)) => Vec::new(),
-                        listed => Reading(&listed?.body).texts().ok_or(Failed::Garbled)?,
-                    });
-                }
-                Ok(all)
-            }
+        let names = |listed: Result<Reply, Failed>| match listed {
+            Err(Failed::Code(NO_NODE | NO_AUTH)) => Ok(Vec::new()),
+            listed => Reading(&listed?.body).texts().ok_or(Failed::Garbled),
+        };
+        let list = async |session: Arc<Session>| {
+            let listed = session.ask_each(paths.iter().map(|path| Frame::list(path, false)).collect()).await;
+            listed.into_iter().map(names).collect()
         };
         self.0.reading(end, list).await
     }

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use tenure::Name;
 use tenure::store::{Notice, RenewReply, Store};
 use tenure_testkit::EtcdCluster;
 use tokio::time::timeout;
 
 use crate::requests::{TTL, busy, granted, joining, lease, owner, request};
-use crate::{PATIENCE, open};
+use crate::{PATIENCE, behind_proxy, open};
 
 /// A renewal that writes the key leaves the number that others see.
 #[tokio::test]
@@ -46,4 +47,28 @@ async fn the_fence_that_is_shown_is_the_holders() {
     other.release(&lease("x", &first), Duration::ZERO).await.unwrap();
     assert_eq!(other.renew(&[second.lease()]).await.remove(0).unwrap(), RenewReply::Renewed);
     assert_eq!(shown().await, None);
+}
+
+/// A renewal that moves it to another lease, between the two questions of who asks, hides no holder.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_changes_its_lease_is_shown() {
+    let (proxy, behind, store) = behind_proxy().await;
+    let (held, name) = (owner(), Name::new("x").unwrap());
+    granted(&store, &request("x", &held)).await;
+    for (times, name) in [(2, Some(&name)), (3, None)] {
+        let before = proxy.commands();
+        proxy.hold_replies();
+        let (shown, renewed) = tokio::join!(behind.inspect(name), async {
+            // The first question is answered, and the answer is on its way.
+            proxy.reached(before + 1).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let renewed = store.renew(&[lease("x", &held).with_ttl(times * TTL)]).await.remove(0).unwrap();
+            proxy.heal();
+            renewed
+        });
+        assert_eq!(renewed, RenewReply::Renewed);
+        let shown = shown.unwrap();
+        assert!(shown.len() == 1 && shown[0].holders.len() == 1, "the holder is left out: {shown:?}");
+        assert!(shown[0].holders[0].ttl > Some((times - 1) * TTL), "its lease of before is shown: {shown:?}");
+    }
 }

@@ -380,10 +380,11 @@ fn other_protocols_pass_unparsed() {
             let _ = std::io::copy(&mut &stream, &mut &stream);
         }
     });
-    for proxy in [Proxy::start(upstream), Proxy::start_opaque(upstream)] {
+    // A piece that cannot be a command of Redis counts as one of another protocol. Half a command of Redis does not count.
+    for (proxy, counted) in [(Proxy::start(upstream), 1), (Proxy::start_opaque(upstream), 2)] {
         for bytes in [&b"\x16\x03*1\r\nhello"[..], b"*1\r\n$4\r\nPI"] {
             assert_eq!(echo(proxy.addr(), bytes), bytes);
         }
-        assert_eq!(proxy.commands(), 0);
+        assert_eq!(proxy.commands(), counted);
     }
 }

@@ -79,8 +79,8 @@ impl Actor {
         let asked = if generated { doubtful(&children, mine) } else { before(&children, mine) };
         let (owner, mut is_second) = (self.entry.state().owner.clone(), false);
         let frames = asked.iter().map(|child| Frame::get_data(&self.entry.path_of(&child.name), false)).collect();
-        for (child, mut pending) in asked.iter().zip(self.entry.session().ask_each(frames)) {
-            match answer(&mut pending).await {
+        for (child, answer) in asked.iter().zip(self.entry.session().ask_each(frames).await) {
+            match answer {
                 Ok(reply) => {
                     let data = data_of(&reply);
                     zxid = zxid.max(written_at(&reply).ok_or(Failed::Garbled)?);

@@ -71,6 +71,28 @@ async fn a_cut_connection_costs_no_lease_and_no_place() {
     granted(&store, &waiting).await;
 }
 
+/// Others never see less than what a holder counts on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_longer_ttl_is_shown_before_its_holder_counts_on_it() {
+    let (proxy, store, other) = through_proxy().await;
+    let (held, name) = (owner(), Name::new("x").unwrap());
+    granted(&store, &request("x", &held)).await;
+    proxy.delay(Duration::from_millis(30));
+    let longer = lease("x", &held).with_ttl(Duration::from_secs(60));
+    assert_eq!(renewed(&store, longer.clone()).await, RenewReply::Renewed);
+    let shown = async || other.inspect(Some(&name)).await.unwrap()[0].holders[0].ttl.unwrap();
+    assert_eq!(shown().await, longer.ttl);
+    // Also after an answer that was lost.
+    proxy.delay(Duration::ZERO);
+    proxy.hold_replies();
+    let longest = longer.with_ttl(Duration::from_secs(90));
+    assert!(store.renew(std::slice::from_ref(&longest)).await[0].is_err());
+    proxy.cut();
+    proxy.heal();
+    assert_eq!(renewed(&store, longest.clone()).await, RenewReply::Renewed);
+    assert_eq!(shown().await, longest.ttl);
+}
+
 /// A session outlives the leader, and fences go on to rise.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_outlives_the_leader() {
