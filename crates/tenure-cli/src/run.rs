@@ -23,7 +23,7 @@ use crate::{exec, store};
 
 /// Shortest period of a schedule: stores keep times in milliseconds, some in seconds.
 const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
-/// Longest period. What is longer overflows the arithmetic of some stores.
+/// Longest period. Some stores cannot count a longer one.
 const LONGEST_PERIOD: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// Longest wait for a name that is taken once in each period.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);

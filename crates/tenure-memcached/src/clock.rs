@@ -196,7 +196,7 @@ mod tests {
         // Stopped for ten seconds, and asked before it has looked at its own clock.
         let now = clock.reading(since(1_001.0), at(16_000));
         assert_eq!(now.pad, secs(10.0) + BEHIND);
-        // What was seen meanwhile is not taken for the better reading, and no span begins there.
+        // A reading that was made meanwhile is not taken for a better one, and no span begins there.
         clock.saw(since(1_001.0), at(16_000), at(16_000));
         assert_eq!(clock.reading(since(1_001.0), at(16_000)).pad, secs(10.0) + BEHIND);
         assert_eq!(clock.estimate(at(16_000)), Now { shown: since(1_011.0), pad: BEHIND });

@@ -55,7 +55,7 @@ async fn a_command_that_comes_after_the_release_takes_nothing() {
             // The first try may be held back as well.
             while store.release(&late.lease(), Duration::ZERO).await.is_err() {}
             proxy.release_requests();
-            // What was held back is there before this is answered.
+            // The requests that were held back arrive before this is answered.
             granted(&store, &request("y", &owner())).await;
             tokio::time::sleep(Duration::from_millis(20)).await;
             let left = other.inspect(Some(&late.name)).await.unwrap();

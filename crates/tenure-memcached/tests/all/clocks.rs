@@ -136,7 +136,7 @@ fn scripted(time: impl Fn(u64) -> (u64, u64) + Send + 'static) -> (String, Arc<A
                     let (time, uptime) = time(connection as u64);
                     format!("STAT time {time}\r\nSTAT uptime {uptime}\r\nSTAT version 1.6.18\r\nEND\r\n")
                 } else {
-                    // What else it is asked ends the connection.
+                    // Any other request ends the connection.
                     break;
                 };
                 stream.write_all(answer.as_bytes()).unwrap();

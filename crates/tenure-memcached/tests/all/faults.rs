@@ -50,7 +50,7 @@ async fn calls_get_through_on_another_connection() {
     let error = store.acquire(&again).await.unwrap_err();
     assert!(error.may_have_been_applied() && store.features().late_commands, "{error:?}");
     granted(&store, &again).await;
-    // What was held is executed now, on a connection that nobody reads.
+    // The request that was held is executed now, on a connection that nobody reads.
     proxy.heal();
     assert_eq!(busy(&other, &request("x", &owner())).await.holder.unwrap().owner, again.owner);
     assert_eq!(store.release(&again.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);

@@ -26,7 +26,7 @@ impl Actor {
             let (said, is_done) = match deleted {
                 Ok(true) => (Ok(ReleaseReply::Released), true),
                 Ok(false) | Err(Failed::Over) => (Ok(ReleaseReply::NotHeld), true),
-                // What it may have made goes with its session.
+                // A node that it may have made goes with its session.
                 Err(failed @ Failed::Code(NO_AUTH)) => (Err(failed.error()), true),
                 Err(failed) => (Err(failed.error().maybe_applied()), self.entry.session().is_over()),
             };
