@@ -82,9 +82,12 @@ impl From<Error> for Failure {
 /// A failure of something that was done about a lock, and names it.
 pub(crate) fn about(name: impl fmt::Display, error: Error) -> Failure {
     match error.kind() {
-        ErrorKind::Refused | ErrorKind::Mismatch | ErrorKind::Damaged | ErrorKind::Unreachable | ErrorKind::Unavailable => {
-            error.context(format_args!("the lock {name}")).into()
-        }
+        ErrorKind::Refused
+        | ErrorKind::Mismatch
+        | ErrorKind::Damaged
+        | ErrorKind::Unreachable
+        | ErrorKind::Unavailable
+        | ErrorKind::Overloaded => error.context(format_args!("the lock {name}")).into(),
         _ => error.into(),
     }
 }
@@ -219,6 +222,7 @@ mod tests {
             (ErrorKind::Lost, 79),
             (ErrorKind::Unreachable, 69),
             (ErrorKind::Unavailable, 69),
+            (ErrorKind::Overloaded, 69),
             (ErrorKind::Refused, 77),
             (ErrorKind::Mismatch, 77),
             (ErrorKind::Damaged, 74),

@@ -56,6 +56,7 @@ pub enum Fate {
 }
 
 type Plan = dyn Fn(Operation, u64) -> Fate + Send + Sync;
+type ByName = dyn Fn(&Name) -> Fate + Send + Sync;
 type Change = dyn Fn(&mut Features) + Send + Sync;
 
 /// A store whose calls meet the fates that a test plans; without any it is the store in it. Clones are one store.
@@ -77,6 +78,7 @@ struct State {
     calls: BTreeMap<Operation, u64>,
     chosen: BTreeMap<(Operation, u64), Fate>,
     plan: Option<Arc<Plan>>,
+    by_name: Option<Arc<ByName>>,
     heals: u64,
 }
 
@@ -106,11 +108,16 @@ impl<S: Store> Faulty<S> {
         self.faults.lock().plan = Some(Arc::new(plan));
     }
 
+    /// Every acquisition of one name from now on meets the fate that `plan` says, as where a shard is gone.
+    pub fn plan_by_name(&self, plan: impl Fn(&Name) -> Fate + Send + Sync + 'static) {
+        self.faults.lock().by_name = Some(Arc::new(plan));
+    }
+
     /// Ends every fault: what hangs goes on, what was planned is forgotten.
     pub fn heal(&self) {
         let mut state = self.faults.lock();
         state.chosen.clear();
-        state.plan = None;
+        (state.plan, state.by_name) = (None, None);
         state.heals += 1;
         drop(state);
         self.faults.changed.send_replace(());
@@ -138,7 +145,16 @@ impl<S: Store> Faulty<S> {
         T: Send + 'static,
         C: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        match self.faults.next(operation) {
+        let (fate, heals) = self.faults.next(operation);
+        self.meets(fate, heals, call).await
+    }
+
+    async fn meets<T, C>(&self, fate: Fate, heals: u64, call: C) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        C: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        match (fate, heals) {
             (Fate::Works, _) => call.await,
             (Fate::FailsBefore, _) => Err(Error::unreachable("no connection, as the test wants it")),
             (Fate::Lost, _) => Err(unanswered()),
@@ -240,7 +256,10 @@ impl<S: Store> Store for Faulty<S> {
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         let (store, request) = (Arc::clone(&self.store), request.clone());
-        self.meet(Operation::Acquire, async move { store.acquire(&request).await }).await
+        let by_name = self.faults.lock().by_name.clone();
+        let (fate, heals) = self.faults.next(Operation::Acquire);
+        let fate = by_name.map_or(fate, |plan| plan(&request.name));
+        self.meets(fate, heals, async move { store.acquire(&request).await }).await
     }
 
     async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {

@@ -106,7 +106,7 @@ impl EtcdStore {
                 break;
             }
         }
-        Err(Error::unavailable("the name changes too often to be taken in time"))
+        Err(Error::overloaded("the name changes too often to be taken in time"))
     }
 
     /// Makes the keys in any case, and deletes them if they do not hold all of the names at once.
@@ -128,7 +128,7 @@ impl EtcdStore {
         let compare = keys.iter().map(|key| Compare::is_unchanged(key, revision)).collect();
         let delete = keys.into_iter().map(|key| Op::Delete(DeleteRangeRequest { key })).collect();
         let left = self.shared.transact(compare, delete, &[], end).await.map_err(Error::maybe_applied)?;
-        left.map_err(|_| Error::unavailable("a name was taken away as soon as it was had").maybe_applied())?;
+        left.map_err(|_| Error::overloaded("a name was taken away as soon as it was had").maybe_applied())?;
         Ok(Err(queues.into_iter().zip(requests).map(|(queue, request)| queue.without(&request.owner)).collect()))
     }
 
@@ -158,7 +158,7 @@ impl EtcdStore {
             let value = lease.value(State::Holds, request.share, &request.owner);
             let put = PutRequest { key: key.clone(), value: value.write(), lease: lease.id };
             let compare = vec![Compare::is_unchanged(key, revision)];
-            let lost = |_| Error::unavailable("a name was taken away as soon as it was had");
+            let lost = |_| Error::overloaded("a name was taken away as soon as it was had");
             self.shared.transact(compare, vec![Op::Put(put)], &[], end).await?.map_err(lost)
         });
         let mut revisions = Vec::with_capacity(requests.len());

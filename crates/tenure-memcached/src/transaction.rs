@@ -250,7 +250,7 @@ impl<'a> Rivals<'a> {
     /// Returns whether it was at once.
     async fn let_on(&mut self, call: &Call<'a>, repeated: bool) -> Result<bool, Error> {
         let over = || {
-            let error = Error::unavailable("others changed the name again and again");
+            let error = Error::overloaded("others changed the name again and again");
             if repeated { error.maybe_applied() } else { error }
         };
         if self.turn.is_none() {

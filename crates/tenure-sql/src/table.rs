@@ -300,7 +300,7 @@ fn check_counter(counter: u64) -> Result<(), Error> {
 }
 
 fn overtaken() -> Error {
-    Error::unavailable("others changed the name again and again")
+    Error::overloaded("others changed the name again and again")
 }
 
 #[async_trait]

@@ -55,14 +55,16 @@ impl RefuseWith {
 
 /// Treatment of requests in an outage of the store.
 ///
-/// In an outage the store cannot be reached, says that it cannot serve now, or answers no request of
-/// this layer for the [operation timeout](tenure::store::Features::limit).
+/// In an outage a request cannot reach the store, hears that it cannot serve now, or gets no answer
+/// within the [operation timeout](tenure::store::Features::limit). And the store
+/// [serves](tenure::Locker::last_served) no other request of this locker meanwhile.
 ///
 /// There is no default, because both are wrong for somebody. These are no outages, and are answered
 /// with 503 in either case:
 /// - The store *refuses*, by its password or permissions. That would last until somebody noticed.
-/// - This process is overloaded: the store answers other requests of the layer, or a handler blocks
-///   the runtime. Else a burst of requests would turn their locks off.
+/// - This process is overloaded: the store serves others, a handler blocks the runtime, or the pool
+///   of the application lends no connection. Else a burst of requests would turn their locks off.
+/// - A part of the store is gone, as one master of a cluster, and the rest serves.
 /// - The file of an embedded store is damaged, read-only or on a full disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnOutage {

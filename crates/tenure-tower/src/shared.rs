@@ -1,6 +1,6 @@
 //! State that the clones of a layer share: its settings, and how a request gets its lease.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -111,7 +111,7 @@ impl Settings {
 impl Shared {
     pub(crate) fn new(settings: Settings) -> Self {
         Self {
-            traffic: Traffic::new(settings.in_flight, settings.call_limit()),
+            traffic: Traffic::new(settings.locks.clone(), settings.in_flight, settings.call_limit()),
             settings,
             stats: Stats::default(),
             joins: Arc::default(),
@@ -127,32 +127,29 @@ impl Shared {
     /// # Cancel safety
     /// A dropped future leaves nothing behind, as [`Acquire::acquire`] does not.
     pub(crate) async fn enter(&self, name: &Name) -> Entry {
-        let (began, wait, limit) = (BootTime::now(), self.settings.wait(), self.traffic.limit());
-        let patience = if wait.is_zero() { limit } else { wait };
-        let Some(turn) = self.traffic.turn(patience).await else {
-            let cause = self.traffic.cause(None, began, patience);
-            return self.refused(name, &Error::unreachable("no request got its turn at the store in time"), cause);
+        let (began, wait) = (BootTime::now(), self.settings.wait());
+        let turn = match self.traffic.turn(wait).await {
+            Ok(turn) => turn,
+            Err(cause) => return self.refused(name, &Error::unreachable("the request got no turn at the store in time"), cause),
         };
         let asked = BootTime::now();
         let left = wait.saturating_sub(asked.since(began));
         match self.acquire(name, left, turn).await {
             Ok(guard) => {
-                self.traffic.answered();
                 self.stats.count(Event::Granted);
                 self.warn_of_the_rest();
                 Entry::Locked(guard)
             }
-            Err(error) => {
-                if error.kind() == ErrorKind::TimedOut {
-                    self.traffic.answered();
-                }
-                let cause = self.traffic.cause(Some(&error), asked, left.saturating_add(limit));
+            Err(error) if error.is_transient() => {
+                let cause = self.traffic.verdict(&error, asked, left.saturating_add(self.traffic.limit()));
                 self.refused(name, &error, cause)
             }
+            Err(error) => self.refused(name, &error, Cause::Overload),
         }
     }
 
-    /// Keeps the turn until the store has answered. Who waits for a key needs none.
+    /// Keeps the turn for the first call: until the store has answered, or has not in time. Then a request that waits
+    /// for its key needs none.
     async fn acquire(&self, name: &Name, wait: Duration, turn: Turn) -> Result<Guard, Error> {
         let acquire = self.settings.acquire(name);
         if wait.is_zero() {
@@ -160,9 +157,10 @@ impl Shared {
             drop(turn);
             return guard;
         }
-        let (stats, turn) = (self.stats.clone(), Mutex::new(Some(turn)));
+        let (stats, turn, waited) = (self.stats.clone(), Mutex::new(Some(turn)), AtomicBool::new(false));
         let observer = move |event: Waiting<'_>| {
-            if matches!(event, Waiting::Busy(_)) && turn.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
+            drop(turn.lock().unwrap_or_else(PoisonError::into_inner).take());
+            if matches!(event, Waiting::Busy(_)) && !waited.swap(true, Ordering::Relaxed) {
                 stats.count(Event::Waited);
             }
         };
@@ -219,9 +217,7 @@ impl Shared {
     pub(crate) async fn release(&self, guard: Guard) {
         let name = guard.name().clone();
         match guard.release().await {
-            Ok(ReleaseOutcome::Released) => self.traffic.answered(),
             Ok(ReleaseOutcome::WasLost) => {
-                self.traffic.answered();
                 let error = Error::new(ErrorKind::Lost, "the lease had ended before it was released");
                 self.note_lost(&name, &error);
             }

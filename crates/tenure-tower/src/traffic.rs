@@ -1,15 +1,16 @@
-//! How many requests ask the store at once, and whether it answers any of them.
+//! How many requests ask the store at once, and whether the store is gone when one of them fails.
 //!
-//! A call to the store has a timeout, and it runs from the call. So a crowd whose calls queue up in
-//! this process would time out at a store that is well. Here they wait for a turn instead, and only
-//! what the store has really got is timed.
+//! The timeout of a call to the store runs from the call. So the calls of a crowd would time out in
+//! this process, at a store that is well. Here a request waits for a turn, and then asks.
+//!
+//! A request that has asked in vain gives a verdict. The store is gone if it has served nobody
+//! meanwhile. Requests without a turn know nothing by themselves, and go by the last verdict.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure::{BootTime, Error, ErrorKind};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tenure::{BootTime, Error, ErrorKind, Locker};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
 /// Least time by which a timer may ring late on a machine that is busy.
@@ -17,9 +18,10 @@ const SLACK: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(crate) struct Traffic {
+    locks: Locker,
     turns: Arc<Semaphore>,
-    /// When the store last answered, in nanoseconds since boot.
-    answered: AtomicU64,
+    /// When a request last found the store gone.
+    gone: watch::Sender<Option<BootTime>>,
     /// Longest time of a call to the store.
     limit: Duration,
 }
@@ -30,53 +32,93 @@ pub(crate) type Turn = OwnedSemaphorePermit;
 /// Reason of a failure that may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// The store cannot be reached, cannot serve, or answers nobody.
+    /// The store serves nobody.
     Outage,
-    /// The store answers others, or this process was late itself.
+    /// The store serves others, or this process was late itself.
     Overload,
 }
 
 impl Traffic {
-    pub(crate) fn new(in_flight: usize, limit: Duration) -> Self {
+    pub(crate) fn new(locks: Locker, in_flight: usize, limit: Duration) -> Self {
         let turns = Arc::new(Semaphore::new(in_flight.min(Semaphore::MAX_PERMITS)));
-        Self { turns, answered: AtomicU64::new(0), limit }
+        Self { locks, turns, gone: watch::Sender::new(None), limit }
     }
 
     pub(crate) fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// Waits for a turn; `None` if there is none within `patience`.
+    /// Waits for a turn among those that ask, for `wait` if the request may wait for its key. Fails if there is none in
+    /// time. One that may not wait fails at once while the store is gone.
     ///
     /// # Cancel safety
     /// A dropped future gives its turn to the next.
-    pub(crate) async fn turn(&self, patience: Duration) -> Option<Turn> {
+    pub(crate) async fn turn(&self, wait: Duration) -> Result<Turn, Cause> {
+        let mut gone = self.gone.subscribe();
         if let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() {
-            return Some(turn);
+            return Ok(turn);
         }
-        timeout(patience, Arc::clone(&self.turns).acquire_owned()).await.ok()?.ok()
+        let turn = Arc::clone(&self.turns).acquire_owned();
+        let turn = if wait.is_zero() {
+            if self.is_gone() {
+                return Err(Cause::Outage);
+            }
+            tokio::select! {
+                biased;
+                turn = timeout(self.limit, turn) => turn,
+                _ = gone.changed() => return Err(Cause::Outage),
+            }
+        } else {
+            timeout(wait, turn).await
+        };
+        match turn {
+            Ok(Ok(turn)) => Ok(turn),
+            _ if self.is_gone() => Err(Cause::Outage),
+            _ => Err(Cause::Overload),
+        }
     }
 
-    /// Notes that the store has answered a request.
-    pub(crate) fn answered(&self) {
-        self.answered.fetch_max(nanos(BootTime::now()), Ordering::Relaxed);
+    /// Whether the last verdict is of now: each request with a turn gives another.
+    fn is_gone(&self) -> bool {
+        let Some(gone) = *self.gone.borrow() else { return false };
+        BootTime::now().since(gone) <= self.limit + self.slack() && self.locks.last_served() < Some(gone)
     }
 
-    /// Returns why a wait that began at `since` has failed. On time it takes no longer than `most`.
-    pub(crate) fn cause(&self, error: Option<&Error>, since: BootTime, most: Duration) -> Cause {
-        // The store says it itself.
-        if error.is_some_and(|error| error.kind() == ErrorKind::Unavailable) {
-            return Cause::Outage;
+    /// Returns why a request has failed that asked from `since` on. In time it takes `most`.
+    pub(crate) fn verdict(&self, error: &Error, since: BootTime, most: Duration) -> Cause {
+        if error.kind() == ErrorKind::Overloaded {
+            return Cause::Overload;
         }
-        // A timer rings a little late at any time. If it is more, this process stood still, and the
-        // silence may be its own.
-        let (now, slack) = (BootTime::now(), (self.limit / 4).max(SLACK));
-        let was_late = now.since(since) > most.saturating_add(slack);
-        let others_were_answered = self.answered.load(Ordering::Relaxed) > nanos(since.max(now - self.limit - slack));
-        if others_were_answered || was_late { Cause::Overload } else { Cause::Outage }
+        // If the timers of this process are late, it stood still, and the silence may be its own.
+        let now = BootTime::now();
+        let was_late = now.since(since) > most.saturating_add(self.slack());
+        let recently = since.max(now - self.limit - self.slack());
+        if was_late || self.locks.last_served() > Some(recently) {
+            return Cause::Overload;
+        }
+        self.gone.send_replace(Some(now));
+        Cause::Outage
+    }
+
+    fn slack(&self) -> Duration {
+        (self.limit / 4).max(SLACK)
     }
 }
 
-fn nanos(time: BootTime) -> u64 {
-    u64::try_from(time.since_boot().as_nanos()).unwrap_or(u64::MAX)
+#[cfg(test)]
+mod tests {
+    use tenure::MemoryStore;
+
+    use super::*;
+
+    /// The pool of an application may have nothing to spare, and rivals may be quicker.
+    #[test]
+    fn a_call_that_got_no_turn_at_the_store_is_no_outage() {
+        let (limit, since) = (Duration::from_secs(1), BootTime::now());
+        let traffic = Traffic::new(Locker::new(MemoryStore::new()), 1, limit);
+        assert_eq!(traffic.verdict(&Error::overloaded("the pool lent no connection"), since, limit), Cause::Overload);
+        assert!(!traffic.is_gone());
+        assert_eq!(traffic.verdict(&Error::unavailable("it is loading"), since, limit), Cause::Outage);
+        assert!(traffic.is_gone());
+    }
 }

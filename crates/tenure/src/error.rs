@@ -22,6 +22,9 @@ pub enum ErrorKind {
     Unreachable,
     /// The store answered that it cannot serve now: loading, read-only, out of memory, too many clients.
     Unavailable,
+    /// This call got no turn: others changed the name again and again, or the application's pool had no connection to
+    /// spare. As far as is known the store is well.
+    Overloaded,
     /// The store refused and will refuse again: password, permission.
     Refused,
     /// The name has something of another kind: another kind of lock, or a key that is no lock.
@@ -68,6 +71,11 @@ impl Error {
     /// Makes an [`ErrorKind::Unavailable`].
     pub fn unavailable(what: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unavailable, what)
+    }
+
+    /// Makes an [`ErrorKind::Overloaded`].
+    pub fn overloaded(what: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Overloaded, what)
     }
 
     /// Makes an [`ErrorKind::Refused`].
@@ -127,7 +135,7 @@ impl Error {
 
     /// Whether the same call may succeed later, without a change by the caller.
     pub fn is_transient(&self) -> bool {
-        matches!(self.0.kind, ErrorKind::Unreachable | ErrorKind::Unavailable)
+        matches!(self.0.kind, ErrorKind::Unreachable | ErrorKind::Unavailable | ErrorKind::Overloaded)
     }
 
     /// Holder of the name, for [`ErrorKind::TimedOut`] if the store tells.

@@ -51,7 +51,7 @@ impl Process {
     fn failed(&self, acquisition: u32, error: &Error) {
         self.world.met(match error.kind() {
             ErrorKind::TimedOut => Met::TimedOut,
-            ErrorKind::Unreachable | ErrorKind::Unavailable => Met::NoAnswer,
+            ErrorKind::Unreachable | ErrorKind::Unavailable | ErrorKind::Overloaded => Met::NoAnswer,
             _ => Met::Refusal,
         });
         if error.kind() == ErrorKind::Invalid {

@@ -193,7 +193,7 @@ impl fmt::Debug for Options {
 /// ```
 ///
 /// # Errors
-/// As [`Options::open`]. [`Unavailable`](tenure::ErrorKind::Unavailable) if the pool lends no
+/// As [`Options::open`]. [`Overloaded`](tenure::ErrorKind::Overloaded) if the pool lends no
 /// connection within 3 s. Later calls wait for one for a part of their timeout. Then they fail with
 /// the same error, and were not applied.
 #[cfg(feature = "mysql_async-0_37")]

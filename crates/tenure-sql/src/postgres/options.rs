@@ -203,7 +203,7 @@ impl Options {
 /// ```
 ///
 /// # Errors
-/// As [`Options::open`]. [`Unavailable`](tenure::ErrorKind::Unavailable) if the pool lends no
+/// As [`Options::open`]. [`Overloaded`](tenure::ErrorKind::Overloaded) if the pool lends no
 /// connection within 3 s. Later calls wait for one for a part of their timeout. Then they fail with
 /// the same error, and were not applied.
 #[cfg(feature = "tokio-postgres-0_7")]

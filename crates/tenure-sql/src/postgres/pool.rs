@@ -154,7 +154,7 @@ impl Lender {
                 }
                 cause = one.source();
             }
-            Error::unavailable(format!("{what}: {error}"))
+            Error::overloaded(format!("{what}: {error}"))
         };
         lend(by, self.pool.lend(), failed).await
     }

@@ -278,7 +278,9 @@ impl<S: Server> Connection<S> {
             .map(|answer| (answer, true))
             .map_err(|error| match error.kind() {
                 // That no other connection was to be had says less than that the first was silent.
-                ErrorKind::Unavailable if is_lost => no_answer(end.saturating_duration_since(began)).with_source(error),
+                ErrorKind::Unavailable | ErrorKind::Overloaded if is_lost => {
+                    no_answer(end.saturating_duration_since(began)).with_source(error)
+                }
                 _ => error,
             })
             .map_err(Error::maybe_applied)

@@ -57,7 +57,7 @@ pub(crate) async fn lend<L: Lent, E>(
     let began = Instant::now();
     let late = |_| {
         let waited = by.saturating_duration_since(began);
-        Error::unavailable(format!("the pool lent no connection within {waited:?}"))
+        Error::overloaded(format!("the pool lent no connection within {waited:?}"))
             .with_hint("give the pool more connections, or the locks one of their own")
     };
     let lending = async {

@@ -79,7 +79,7 @@ async fn a_pool_that_lends_nothing() {
     for generated in [true, false] {
         let (began, asked) = (Instant::now(), request("y", &owner()).with_generated(generated));
         let error = store.acquire(&asked).await.unwrap_err();
-        assert!(error.kind() == ErrorKind::Unavailable && !error.may_have_been_applied(), "{error:?}");
+        assert!(error.kind() == ErrorKind::Overloaded && !error.may_have_been_applied(), "{error:?}");
         assert!(error.to_string().contains("pool") && error.is_transient(), "{error}");
         assert!(began.elapsed() < Duration::from_millis(600), "{:?}", began.elapsed());
     }

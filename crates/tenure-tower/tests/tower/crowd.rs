@@ -1,6 +1,6 @@
 //! More requests at once than the store answers, and stores that answer some.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure::{Locker, MemoryStore};
 use tenure_testkit::{Fate, Faulty, Operation, RedisServer};
@@ -78,6 +78,90 @@ async fn requests_without_a_turn_learn_of_an_outage_as_well() {
     }
     assert_eq!(layer.stats().counts().failed_open, 20);
     assert!(store.calls(Operation::Acquire) < 5, "each waited for its own turn");
+}
+
+/// However short the wait of a duplicate: the time that it waits is no evidence.
+#[tokio::test]
+async fn a_request_without_a_turn_calls_no_outage() {
+    let (store, layer) = impatient(Duration::from_millis(500));
+    let layer = layer.duplicate(Duplicate::Wait(Duration::from_millis(10))).in_flight(1).build().unwrap();
+    let handler = Handler::open();
+    let service = locked(&layer, &handler);
+    store.plan(|operation, _| match operation {
+        Operation::Acquire => Fate::DelayedBefore(Duration::from_millis(100)),
+        _ => Fate::Works,
+    });
+    let first = sending(&service, "7");
+    store.called(Operation::Acquire, 1).await;
+    assert_eq!(send(&service, request("7")).await.summary(), (503, "overloaded".into(), "1".into()));
+    assert!(first.await.unwrap().fence().is_some());
+    let Counts { granted, failed_open, overloaded, .. } = layer.stats().counts();
+    assert_eq!((granted, failed_open, overloaded, handler.entries()), (1, 0, 1, 1));
+}
+
+/// Requests for a key that is taken give up all the time. That is no answer of the store.
+#[tokio::test]
+async fn a_key_that_is_asked_for_again_and_again_hides_no_outage() {
+    let (store, layer) = impatient(Duration::from_millis(500));
+    let layer = layer.duplicate(Duplicate::Wait(Duration::from_millis(100))).build().unwrap();
+    let service = locked(&layer, &Handler::open());
+    let taken = Locker::new(store.clone()).mutex("t:7").acquire().await.unwrap();
+    assert_eq!(send(&service, request("7")).await.status, 409);
+    store.plan(|operation, _| if operation == Operation::Acquire { Fate::HangsBefore } else { Fate::Works });
+    // The first asks for all that come after it.
+    let asked = store.calls(Operation::Acquire);
+    let leader = sending(&service, "7");
+    store.called(Operation::Acquire, asked + 1).await;
+    let again = tokio::spawn({
+        let service = service.clone();
+        async move {
+            loop {
+                send(&service, request("7")).await;
+            }
+        }
+    });
+    let answer = send(&service, request("8")).await;
+    assert_eq!((answer.status.as_u16(), answer.fence()), (200, None), "{}", answer.reason());
+    again.abort();
+    leader.await.unwrap();
+    drop(taken);
+}
+
+/// As a server of a ring, or a master of a cluster. Requests for its keys wait for it, and not at the cost of others.
+#[tokio::test]
+async fn a_shard_that_is_gone_takes_no_turn_from_the_others() {
+    let (store, layer) = impatient(Duration::from_millis(300));
+    let layer = layer.duplicate(Duplicate::Wait(Duration::from_secs(10))).in_flight(2).build().unwrap();
+    let service = locked(&layer, &Handler::open());
+    store.plan_by_name(|name| if name.as_str().ends_with("dead") { Fate::HangsBefore } else { Fate::Works });
+    let dead = ["1 dead", "2 dead"].map(|key| sending(&service, key));
+    store.called(Operation::Acquire, 2).await;
+    let began = Instant::now();
+    assert!(send(&service, request("live")).await.fence().is_some(), "served without a lock");
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    store.heal();
+    for one in dead {
+        assert!(one.await.unwrap().fence().is_some());
+    }
+}
+
+/// A busy key is watched before it is asked for again. Both take one timeout together.
+#[tokio::test]
+async fn a_watch_that_is_not_answered_hides_no_outage() {
+    let (store, layer) = impatient(Duration::from_millis(500));
+    let layer = layer.duplicate(Duplicate::Wait(Duration::from_millis(100))).build().unwrap();
+    let service = locked(&layer, &Handler::open());
+    let taken = Locker::new(store.clone()).mutex("t:7").acquire().await.unwrap();
+    assert_eq!(send(&service, request("7")).await.status, 409);
+    store.plan(|operation, _| match operation {
+        Operation::Acquire | Operation::Watch => Fate::HangsBefore,
+        _ => Fate::Works,
+    });
+    let began = Instant::now();
+    let answer = send(&service, request("7")).await;
+    assert_eq!((answer.status.as_u16(), answer.fence()), (200, None), "{}", answer.reason());
+    assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
+    drop(taken);
 }
 
 #[tokio::test]

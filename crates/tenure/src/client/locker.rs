@@ -96,6 +96,12 @@ impl Locker {
         &self.core.session.store
     }
 
+    /// When the store last answered an acquisition, busy or granted, or a release of this locker. Renewals do not count.
+    /// `None` before the first answer.
+    pub fn last_served(&self) -> Option<BootTime> {
+        self.core.session.last_served()
+    }
+
     pub(super) fn session(&self) -> &Arc<Session> {
         &self.core.session
     }
@@ -166,7 +172,7 @@ impl Locker {
     /// As [`release`](Locker::release).
     pub async fn release_lingering(&self, lease: &Lease, linger: Duration) -> Result<ReleaseOutcome, Error> {
         check_span("linger", linger)?;
-        match self.core.session.call(lease.ttl, self.core.session.store.release(lease, linger)).await? {
+        match self.core.session.ask_release(lease, linger).await? {
             ReleaseReply::Released => Ok(ReleaseOutcome::Released),
             ReleaseReply::NotHeld => Ok(ReleaseOutcome::WasLost),
         }

@@ -75,7 +75,7 @@ impl Releasing<'_> {
         // is not repeated.
         self.settled = !held.generated;
         let linger = held.linger(session.clock.now());
-        let answer = session.call(lease.ttl, session.store.release(&lease, linger)).await;
+        let answer = session.ask_release(&lease, linger).await;
         self.settled |= match &answer {
             // An acquire with this token may still run, and nobody would know.
             Ok(_) => !(held.late && session.store.features().late_commands),

@@ -1,13 +1,13 @@
 //! A store as this process uses it: with a clock, and with the watchdog of the leases held there.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::watchdog::Watchdog;
 use crate::store::call::within;
-use crate::store::{AcquireReply, Grant, Request, Store};
-use crate::{Clock, Error, ErrorKind};
+use crate::store::{AcquireReply, Grant, ReleaseReply, Request, Store};
+use crate::{BootTime, Clock, Error, ErrorKind, Lease};
 
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -16,16 +16,29 @@ pub(crate) struct Session {
     pub(crate) watchdog: Watchdog,
     /// The store has answered once. From then on a wait rides out its outages.
     answered: AtomicBool,
+    /// When an acquisition or a release was last answered, in nanoseconds since boot; 0 before the first one.
+    served: AtomicU64,
 }
 
 impl Session {
     pub(crate) fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
         let watchdog = Watchdog::new(Arc::clone(&store), Arc::clone(&clock));
-        Self { store, clock, watchdog, answered: AtomicBool::new(false) }
+        Self { store, clock, watchdog, answered: AtomicBool::new(false), served: AtomicU64::new(0) }
     }
 
     pub(crate) fn has_answered(&self) -> bool {
         self.answered.load(Ordering::Relaxed)
+    }
+
+    fn note_served(&self) {
+        let nanos = u64::try_from(self.clock.now().since_boot().as_nanos()).unwrap_or(u64::MAX);
+        self.served.fetch_max(nanos, Ordering::Relaxed);
+    }
+
+    /// When the store last answered an acquisition or a release.
+    pub(crate) fn last_served(&self) -> Option<BootTime> {
+        let nanos = self.served.load(Ordering::Relaxed);
+        (nanos > 0).then(|| BootTime::from_boot(Duration::from_nanos(nanos)))
     }
 
     /// Timeout of one call about a lease of `ttl`.
@@ -50,12 +63,17 @@ impl Session {
 
     /// Sends one request.
     pub(crate) async fn attempt(&self, request: &Request) -> Result<AcquireReply, Error> {
-        self.call(request.ttl, self.store.acquire(request)).await
+        self.call(request.ttl, self.store.acquire(request)).await.inspect(|_| self.note_served())
     }
 
     /// Sends requests for several names, all or nothing.
     pub(crate) async fn attempt_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
         let ttl = requests.iter().map(|request| request.ttl).min().unwrap_or_default();
-        self.call(ttl, self.store.acquire_all(requests)).await
+        self.call(ttl, self.store.acquire_all(requests)).await.inspect(|_| self.note_served())
+    }
+
+    /// Asks for a release.
+    pub(crate) async fn ask_release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
+        self.call(lease.ttl, self.store.release(lease, linger)).await.inspect(|_| self.note_served())
     }
 }

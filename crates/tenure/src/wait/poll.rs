@@ -45,7 +45,13 @@ impl Wait<'_> {
         if state.contended && state.notices.is_none() {
             // The name may have become free between the busy answer and the start of the watch, so
             // this request follows it.
-            state.notices = Some(armed(&core.session, &state.attempt.request).await);
+            let (began, limit) = (core.session.clock.now(), core.session.operation_timeout(terms.ttl));
+            let (notices, silence) = armed(&core.session, &state.attempt.request).await;
+            state.notices = Some(notices);
+            // A poll takes one operation timeout at most.
+            if let Some(error) = silence.filter(|_| core.session.clock.now().since(began) >= limit) {
+                return self.outage(error);
+            }
         }
         let sent_at = core.session.clock.now();
         let answer = state.attempt.send().await;
@@ -153,6 +159,8 @@ impl Wait<'_> {
         let waited = self.core.session.clock.now().since(self.started);
         let never_answered = !self.core.session.has_answered();
         if (never_answered && waited >= FIRST_CONTACT) || self.left().is_some_and(|left| left.is_zero()) {
+            // For those who follow, and whose time ends before the next leader has asked.
+            self.publish_status(Some(&error));
             return Err(error);
         }
         self.note_outage(&error);
@@ -248,8 +256,11 @@ impl Wait<'_> {
     }
 }
 
-/// Returns the store's notices for a request, or none if it cannot send any. A wait without notices
-/// is slower, not wrong.
-async fn armed(session: &Session, request: &Request) -> BoxStream<'static, Notice> {
-    session.call(request.ttl, session.store.watch(request)).await.unwrap_or_else(|_| stream::pending().boxed())
+/// Returns the store's notices for a request. If it cannot send any, none and the error: a wait without
+/// notices is slower, not wrong.
+async fn armed(session: &Session, request: &Request) -> (BoxStream<'static, Notice>, Option<Error>) {
+    match session.call(request.ttl, session.store.watch(request)).await {
+        Ok(notices) => (notices, None),
+        Err(error) => (stream::pending().boxed(), Some(error)),
+    }
 }

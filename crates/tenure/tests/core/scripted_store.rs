@@ -55,6 +55,8 @@ pub(crate) enum Hints {
     End,
     /// An error.
     Fail,
+    /// No answer.
+    Hang,
     /// Notices that the test [pushes](ScriptedStore::push), and nothing else.
     Pushed,
 }
@@ -275,6 +277,7 @@ impl Store for ScriptedStore {
             Hints::Work => self.0.inner.watch(request).await,
             Hints::Silent => Ok(stream::pending().boxed()),
             Hints::End => Ok(stream::empty().boxed()),
+            Hints::Hang => std::future::pending().await,
             Hints::Fail => Err(Error::unavailable("no hints")),
             Hints::Pushed => {
                 let (watcher, notices) = unbounded_channel();

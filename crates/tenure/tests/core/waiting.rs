@@ -66,6 +66,37 @@ async fn a_store_that_never_answered_is_given_up_and_one_that_did_is_waited_for(
     assert_eq!(told.all(), ["outage", "recovered"], "one line for each outage");
 }
 
+/// A busy name is watched before it is asked for again. Both have one operation timeout together.
+#[tokio::test(start_paused = true)]
+async fn a_wait_is_prolonged_by_one_operation_timeout_at_most() {
+    let (clock, store, locks) = world();
+    let _held = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
+    let busy = locks.mutex("door").ttl(LONG).wait(ms(100)).acquire().await.unwrap_err();
+    assert_eq!(busy.kind(), ErrorKind::TimedOut);
+    (store.hints(Hints::Hang), store.fated(Fate::Hangs));
+    let (started, served) = (clock.now(), locks.last_served());
+    let error = locks.mutex("door").ttl(LONG).wait(ms(100)).acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(clock.now().since(started) <= ms(100) + LIMIT, "{:?}", clock.now().since(started));
+    assert!(served <= Some(started) && locks.last_served() == served, "nothing was answered meanwhile");
+}
+
+/// A leader whose wait ends in an outage leaves word for those who follow.
+#[tokio::test(start_paused = true)]
+async fn who_follows_in_an_outage_is_told_of_it() {
+    let (_clock, store, locks) = world();
+    let _held = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
+    let busy = locks.mutex("door").ttl(LONG).wait(ms(100)).acquire().await.unwrap_err();
+    assert_eq!(busy.kind(), ErrorKind::TimedOut);
+    store.fated(Fate::Hangs);
+    let waits = |wait| locks.mutex("door").ttl(LONG).wait(wait).acquire();
+    // The second asks when the first has given up. The third one's time ends meanwhile.
+    let (first, second, third) = tokio::join!(waits(ms(100)), waits(LIMIT + ms(50)), waits(LIMIT + ms(50)));
+    for error in [first, second, third].map(Result::unwrap_err) {
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    }
+}
+
 /// One of them asks the store for all.
 #[tokio::test(start_paused = true)]
 async fn all_who_wait_in_one_process_are_told_that_the_name_is_busy() {

@@ -230,7 +230,7 @@ pub(super) fn read_found(answers: Answers) -> Result<(Duration, Vec<Result<Found
 }
 
 pub(super) fn overtaken() -> Error {
-    Error::unavailable("others changed the name again and again")
+    Error::overloaded("others changed the name again and again")
 }
 
 /// A seen counter if the clock explains it, else 0: one bad value must not use up the numbers. As
