@@ -73,7 +73,8 @@ async fn a_wait_is_prolonged_by_one_operation_timeout_at_most() {
     let _held = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     let busy = locks.mutex("door").ttl(LONG).wait(ms(100)).acquire().await.unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::TimedOut);
-    (store.hints(Hints::Hang), store.fated(Fate::Hangs));
+    store.hints(Hints::Hang);
+    store.fated(Fate::Hangs);
     let (started, served) = (clock.now(), locks.last_served());
     let error = locks.mutex("door").ttl(LONG).wait(ms(100)).acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
