@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p tenure-memcached --example memcached-cost`
 //!
-//! One task takes and releases a mutex, again and again. By itself that is `add`, and for the release `gets` and a deletion of that
-//! version: three round trips. Prints the medians of all rounds.
+//! One task takes and releases a mutex, again and again. By hand that is `add`, and for the release `gets` and a deletion of that
+//! version: three round trips. Ours has the version from the grant, and needs two. Prints the medians of all rounds.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "it is what the program is for")]
 

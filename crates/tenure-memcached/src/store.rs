@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,14 +11,14 @@ use futures_util::future::join_all;
 use futures_util::stream::{self, BoxStream, FuturesUnordered};
 use tenure::store::record::Answer;
 use tenure::store::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
-use tenure::{Entry, Error, ErrorKind, Lease, Name, Share};
+use tenure::{Entry, Error, ErrorKind, Lease, Name, Owner, Share};
 use tokio::time::{Instant, timeout_at};
 
 use crate::connection::Connection;
 use crate::options::{Options, Scheme};
 use crate::protocol::{Commands, Key, Reply};
 use crate::servers::Servers;
-use crate::transaction::Call;
+use crate::transaction::{Call, Found};
 
 /// Limit of the first contact.
 const CONTACT: Duration = Duration::from_secs(5);
@@ -41,8 +41,8 @@ const CALL: Duration = Duration::from_secs(24 * 3_600);
 /// Locks in one memcached, or in several.
 ///
 /// # Round trips
-/// Acquire 1, and 2 more if the name is not free; renew 2 for all leases together; release 2. Each
-/// call 2 more whenever another client was faster.
+/// Acquire 1, and 2 more if the name is not free; renew 2 for all leases together; release 1, and 2
+/// for a lease that was renewed. Each call 2 more whenever another client was faster.
 pub struct MemcachedStore(Arc<Inner>);
 
 struct Inner {
@@ -52,14 +52,35 @@ struct Inner {
     timeout: Option<Duration>,
     poll_interval: Duration,
     shown: String,
+    granted: Mutex<Granted>,
 }
+
+/// How grants have left their items, and until when. A release deletes such an item if nobody has changed it.
+type Granted = HashMap<(Name, Owner), (Found, Instant)>;
 
 impl MemcachedStore {
     pub(crate) async fn open(options: Options) -> Result<Self, Error> {
         let (servers, shown) = (Servers::new(&options), options.to_string());
         let Options { scheme, prefix, timeout: limit, poll_interval, .. } = options;
         contact(&servers.all, &shown).await?;
-        Ok(Self(Arc::new(Inner { servers, scheme, prefix, timeout: limit, poll_interval, shown })))
+        Ok(Self(Arc::new(Inner { servers, scheme, prefix, timeout: limit, poll_interval, shown, granted: Mutex::default() })))
+    }
+
+    fn granted(&self) -> MutexGuard<'_, Granted> {
+        self.0.granted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember(&self, request: &Request, found: Found) {
+        let (mut granted, now) = (self.granted(), Instant::now());
+        // Not every lease is released.
+        if granted.len() == granted.capacity() {
+            granted.retain(|_, (_, until)| *until > now);
+        }
+        granted.insert((request.name.clone(), request.owner.clone()), (found, now + request.ttl.min(CALL)));
+    }
+
+    fn forget(&self, lease: &Lease) -> Option<Found> {
+        Some(self.granted().remove(&(lease.name.clone(), lease.owner.clone()))?.0)
     }
 
     fn prefix_length(&self) -> usize {
@@ -192,7 +213,12 @@ impl Store for MemcachedStore {
         let asks_for_a_free_one = request.from.is_none() && request.enqueue != Enqueue::Heartbeat;
         let done = call.grant(request, asks_for_a_free_one).await?;
         match done.outcome.answer {
-            Answer::Granted(grant) => Ok(AcquireReply::Granted(grant)),
+            Answer::Granted(grant) => {
+                if done.found.is_one_lease() {
+                    self.remember(request, done.found);
+                }
+                Ok(AcquireReply::Granted(grant))
+            }
             Answer::Busy { position, mut holder } => {
                 let every = self.poll_interval(position);
                 // A lease shows no rest while it ends. Waiters would ask again at once, for seconds.
@@ -214,6 +240,7 @@ impl Store for MemcachedStore {
         // Leases of one name are changes to one record.
         let mut names: BTreeMap<&Name, Vec<&Lease>> = BTreeMap::new();
         for lease in leases {
+            self.forget(lease);
             names.entry(&lease.name).or_default().push(lease);
         }
         let renewals = names.iter().map(|(name, leases)| async move { (*name, self.renew_name(name, leases).await) });
@@ -231,7 +258,9 @@ impl Store for MemcachedStore {
         let key = self.key(&lease.name)?;
         // Between two releases by a supplied token, another client may take the name with it.
         let call = self.call(&key, lease.ttl, lease.owner.is_generated());
-        let done = call.transact(|item| Ok(item.release(&lease.owner, linger))).await?;
+        // A linger begins now, and not when the item was written.
+        let found = self.forget(lease).filter(|_| linger.is_zero());
+        let done = call.release(&lease.owner, linger, found).await?;
         if done.outcome == ReleaseReply::NotHeld && done.repeated {
             let what = "the first release had no answer, and the second found nothing";
             return Err(Error::unreachable(what).maybe_applied());

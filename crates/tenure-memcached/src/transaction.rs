@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::store::record::{Answer, Change};
-use tenure::store::{Grant, RenewReply, Request};
-use tenure::{BootTime, Error, Lease};
+use tenure::store::{Grant, ReleaseReply, RenewReply, Request};
+use tenure::{BootTime, Error, Lease, Owner};
 use tokio::sync::MutexGuard;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -28,10 +28,19 @@ pub(crate) struct Call<'a> {
     pub(crate) end: Instant,
 }
 
+/// An item as a call has left it or found it, and on which connection: another may be to a later life of the server,
+/// which gives the same versions again.
+#[derive(Debug)]
+pub(crate) struct Found {
+    item: Item,
+    link: Arc<Link>,
+}
+
 /// A finished call.
 #[derive(Debug)]
 pub(crate) struct Done<T> {
     pub(crate) outcome: T,
+    pub(crate) found: Found,
     /// It was written once before, and nobody knows whether that was applied.
     pub(crate) repeated: bool,
 }
@@ -42,8 +51,8 @@ enum Start {
     Blind,
     /// It is read.
     Look,
-    /// It was found a moment ago, on this connection. Another may be to a later life of the server.
-    Found(Box<Item>, Arc<Link>),
+    /// It was found before.
+    Found(Box<Found>),
     /// The server's time is read first. It may not be as it was reckoned: a lease that was written ends too soon.
     Anew,
 }
@@ -51,9 +60,9 @@ enum Start {
 /// One try of a call.
 enum Tried<T> {
     /// With the item that was written.
-    Done(T, Item),
+    Done(T, Found),
     /// Another client was faster. With the item that was found instead.
-    Overtaken(Item, Arc<Link>),
+    Overtaken(Found),
 }
 
 /// Why a try failed.
@@ -71,13 +80,21 @@ impl From<Error> for Fault {
     }
 }
 
+impl Found {
+    /// Whether one lease is all there is of the name.
+    pub(crate) fn is_one_lease(&self) -> bool {
+        self.item.record.holders().count() == 1 && self.item.record.waiters().next().is_none()
+    }
+}
+
 impl Call<'_> {
     /// Asks for a share. With `free`, the name is likely to be free: then one command takes it.
     ///
     /// # Cancel safety
     /// A write that was sent stays.
     pub(crate) async fn grant(&self, request: &Request, free: bool) -> Result<Done<Change<Answer>>, Error> {
-        self.run(free, &mut |item: &mut Item| item.acquire(request), &|mut change: Change<Answer>, item: &Item| {
+        let start = if free { Start::Blind } else { Start::Look };
+        self.run(start, &mut |item: &mut Item| item.acquire(request), &|mut change: Change<Answer>, item: &Item| {
             let Answer::Granted(_) = change.answer else { return Some(Ok(change)) };
             // It may be gone again. Then another client was faster. Or it ends too soon, because the server
             // has looked at its own clock meanwhile, or is ahead. Then it is written again.
@@ -106,7 +123,7 @@ impl Call<'_> {
                 |(lease, reply): (&&Lease, &RenewReply)| *reply == RenewReply::Gone || item.keeps(&lease.owner, lease.ttl);
             leases.iter().zip(&replies).all(is_told).then_some(Ok(replies))
         };
-        self.run(false, &mut renew, &finish).await.map(|done| done.outcome)
+        self.run(Start::Look, &mut renew, &finish).await.map(|done| done.outcome)
     }
 
     /// Applies `change` to the state of the name, and writes it.
@@ -117,32 +134,46 @@ impl Call<'_> {
         &self,
         mut change: impl FnMut(&mut Item) -> Result<T, Error> + Send,
     ) -> Result<Done<T>, Error> {
-        self.run(false, &mut change, &|outcome, _: &Item| Some(Ok(outcome))).await
+        self.run(Start::Look, &mut change, &|outcome, _: &Item| Some(Ok(outcome))).await
     }
 
-    /// `free`: the name is taken for free at first, and not read. `finish`: makes the outcome of the
+    /// Releases a lease. `found`: how its grant has left the item. If nobody has changed that, it is not read again.
+    ///
+    /// # Cancel safety
+    /// A write that was sent stays.
+    pub(crate) async fn release(
+        &self,
+        owner: &Owner,
+        linger: Duration,
+        found: Option<Found>,
+    ) -> Result<Done<ReleaseReply>, Error> {
+        let start = found.map_or(Start::Look, |found| Start::Found(Box::new(found)));
+        self.run(start, &mut |item: &mut Item| Ok(item.release(owner, linger)), &|reply, _: &Item| Some(Ok(reply))).await
+    }
+
+    /// `finish`: makes the outcome of the
     /// item that was written, or none if it is not as it was written.
     async fn run<T: Send>(
         &self,
-        free: bool,
+        mut start: Start,
         change: &mut (impl FnMut(&mut Item) -> Result<T, Error> + Send),
         finish: &(impl Fn(T, &Item) -> Option<Result<T, Error>> + Sync),
     ) -> Result<Done<T>, Error> {
         let (mut repeated, mut tries) = (false, 0_u32);
-        let (mut start, mut rivals) = (if free { Start::Blind } else { Start::Look }, Rivals::default());
+        let mut rivals = Rivals::default();
         loop {
             let half = if tries == 0 { half_way(self.end) } else { self.end };
             match self.attempt(std::mem::replace(&mut start, Start::Look), half, change).await {
-                Ok(Tried::Done(outcome, item)) => {
-                    if let Some(outcome) = finish(outcome, &item) {
-                        return outcome.map(|outcome| Done { outcome, repeated });
+                Ok(Tried::Done(outcome, found)) => {
+                    if let Some(outcome) = finish(outcome, &found.item) {
+                        return outcome.map(|outcome| Done { outcome, found, repeated });
                     }
                     rivals.let_on(self, repeated).await?;
                     start = Start::Anew;
                 }
                 // If nobody had to be let on, it is as fresh as another question would find it.
-                Ok(Tried::Overtaken(item, link)) if rivals.let_on(self, repeated).await? => {
-                    start = Start::Found(Box::new(item), link);
+                Ok(Tried::Overtaken(found)) if rivals.let_on(self, repeated).await? => {
+                    start = Start::Found(Box::new(found));
                 }
                 Ok(Tried::Overtaken(..)) => {}
                 Err(Fault { error, unheard, again }) => {
@@ -166,17 +197,17 @@ impl Call<'_> {
         let link = self.connection.link(half, self.end).await?;
         let mut item = match start {
             Start::Blind => Item::missing(self.scheme, link.clock().estimate(BootTime::now())),
-            Start::Found(item, on) if Arc::ptr_eq(&on, &link) => *item,
+            Start::Found(found) if Arc::ptr_eq(&found.link, &link) => found.item,
             Start::Anew => {
                 self.read_clock(&link, half).await?;
                 self.look(&link, half).await?
             }
-            Start::Look | Start::Found(..) => self.look(&link, half).await?,
+            Start::Look | Start::Found(_) => self.look(&link, half).await?,
         };
         let outcome = change(&mut item)?;
         let mut commands = Commands::default();
         if !item.add_write(&mut commands, self.key) {
-            return Ok(Tried::Done(outcome, item));
+            return Ok(Tried::Done(outcome, Found { item, link }));
         }
         let Answers { replies, sent_at } = self.exchange(&link, &commands, true, half).await?;
         let mut replies = replies.into_iter();
@@ -194,7 +225,8 @@ impl Call<'_> {
                 seen.map_err(|fault| if done { Fault { error: fault.error.maybe_applied(), ..fault } } else { fault })?
             }
         };
-        Ok(if done { Tried::Done(outcome, after) } else { Tried::Overtaken(after, link) })
+        let found = Found { item: after, link };
+        Ok(if done { Tried::Done(outcome, found) } else { Tried::Overtaken(found) })
     }
 
     async fn look(&self, link: &Arc<Link>, half: Instant) -> Result<Item, Fault> {

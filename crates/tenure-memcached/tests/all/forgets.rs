@@ -81,3 +81,21 @@ async fn a_full_server_that_evicts_nothing_refuses_new_locks() {
     }
     granted(&store, &request("door 00001", &owner())).await;
 }
+
+/// A server that has started again gives the versions of before to other items.
+#[tokio::test]
+async fn a_release_deletes_no_lock_of_a_later_life() {
+    for scheme in ["cas", "add"] {
+        let server = MemcachedServer::start();
+        let url = server.url() + "?scheme=" + scheme;
+        let (store, held, theirs) = (open(&url).await, owner(), owner());
+        granted(&store, &request("x", &held)).await;
+        server.restart();
+        // The first write of each life.
+        granted(&open(&url).await, &request("x", &theirs)).await;
+        // It connects again here, at the latest.
+        let _ = store.inspect(Some(&tenure::Name::new("y").unwrap())).await;
+        assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld, "{scheme}");
+        assert_eq!(store.renew(&[lease("x", &theirs)]).await.remove(0).unwrap(), RenewReply::Renewed, "{scheme}");
+    }
+}

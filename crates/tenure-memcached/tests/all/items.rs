@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply};
-use tenure::{ErrorKind, Owner};
+use tenure::{ErrorKind, Lease, Owner};
 use tenure_testkit::MemcachedServer;
 
 use crate::requests::{busy, granted, joining, lease, owner, request};
-use crate::{PATIENCE, open};
+use crate::{PATIENCE, behind_proxy, open};
 
 /// Answer to `get`.
 fn get(server: &MemcachedServer, key: &str) -> Vec<String> {
@@ -87,4 +87,27 @@ async fn a_record_of_another_version_is_refused() {
     assert!(error.kind() == ErrorKind::Mismatch && !error.may_have_been_applied(), "{error:?}");
     assert_eq!(get(&server, "x"), ["VALUE x 0 24", "tenure:record:2", "whatever"]);
     assert!(store.inspect(None).await.unwrap().is_empty(), "a list leaves it out");
+}
+
+/// Its item is known from the grant. What others have changed meanwhile is read.
+#[tokio::test]
+async fn a_release_asks_once() {
+    let (proxy, store, other) = behind_proxy().await;
+    let asks = async |lease: &Lease| {
+        let before = proxy.commands();
+        assert_eq!(store.release(lease, Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+        proxy.commands() - before
+    };
+    let held = owner();
+    granted(&store, &request("x", &held)).await;
+    assert_eq!(asks(&lease("x", &held)).await, 1);
+    assert!(other.inspect(None).await.unwrap().is_empty());
+    granted(&store, &request("x", &held)).await;
+    assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+    assert_eq!(asks(&lease("x", &held)).await, 2);
+    granted(&store, &request("x", &held)).await;
+    let waiting = joining("x");
+    busy(&other, &waiting).await;
+    assert_eq!(asks(&lease("x", &held)).await, 3);
+    granted(&other, &waiting).await;
 }
