@@ -188,6 +188,7 @@ impl Store for MemcachedStore {
         self.check(request)?;
         let key = self.key(&request.name)?;
         // A write without an answer may run after the release. The caller has to know, to clean up until then.
+        // Of a supplied token, a second try would find the lease of the first, and take it for another client's.
         let call = self.call(&key, request.ttl, false);
         let asks_for_a_free_one = request.from.is_none() && request.enqueue != Enqueue::Heartbeat;
         let done = call.grant(request, asks_for_a_free_one).await?;
@@ -233,7 +234,7 @@ impl Store for MemcachedStore {
         let call = self.call(&key, lease.ttl, lease.owner.is_generated());
         let done = call.transact(|item| Ok(item.release(&lease.owner, linger))).await?;
         if done.outcome == ReleaseReply::NotHeld && done.repeated {
-            let what = "the first release had no answer, and the second found nothing";
+            let what = "the answer to the first release was lost, and the second found nothing";
             return Err(Error::unreachable(what).maybe_applied());
         }
         Ok(done.outcome)
