@@ -73,8 +73,13 @@ impl Actor {
         let entry = self.entry.clone();
         let over = entry.session().over();
         tokio::pin!(over);
+        let mut was_waiting;
         loop {
-            let until = self.entry.state().until;
+            let until = {
+                let state = self.entry.state();
+                was_waiting = matches!(state.phase, Phase::Waiting | Phase::Served);
+                state.until
+            };
             tokio::select! {
                 biased;
                 () = &mut over => break,
@@ -96,7 +101,6 @@ impl Actor {
                 break self.remove(None).await;
             }
         }
-        let was_waiting = matches!(self.entry.state().phase, Phase::Waiting | Phase::Served);
         self.entry.end();
         if let Some(store) = self.store.upgrade() {
             store.forget(&self.entry);
