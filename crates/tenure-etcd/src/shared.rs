@@ -100,6 +100,11 @@ impl Shared {
         self.shortest.store(ttl, Ordering::Relaxed);
     }
 
+    /// How long a lease may outlive its ttl: the server makes it longer, and ends it up to half a second late.
+    pub(crate) fn late_end(&self) -> Duration {
+        span(self.shortest.load(Ordering::Relaxed).max(1)) + Duration::from_millis(500)
+    }
+
     /// A ttl in seconds, as the server would grant it.
     pub(crate) fn seconds(&self, ttl: Duration) -> i64 {
         seconds(ttl).max(self.shortest.load(Ordering::Relaxed))
