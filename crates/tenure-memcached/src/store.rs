@@ -24,7 +24,7 @@ use crate::transaction::Call;
 const CONTACT: Duration = Duration::from_secs(5);
 /// memcached counts whole seconds.
 const MIN_TTL: Duration = Duration::from_secs(1);
-/// The server counts whole seconds: `GUARANTEES.md` has the sum.
+/// 2.25 s for a time that is behind, 1 s of rounding, and 2 s until the server shows the end; with a reserve.
 const LATE_END: Duration = Duration::from_millis(5_500);
 /// A waiter far back in the queue polls less often, and never less than this.
 const SLOWEST_POLL: Duration = Duration::from_secs(1);
@@ -41,8 +41,8 @@ const CALL: Duration = Duration::from_secs(24 * 3_600);
 /// Locks in one memcached, or in several.
 ///
 /// # Round trips
-/// Acquire 1, and 2 more if the name is not free; renew 2 for all leases together; release 2. Each
-/// call 2 more whenever another client was faster.
+/// Acquire 1, also if the name is busy, and 2 if it joins the queue; renew 2 for all leases
+/// together; release 2. Each call 2 more whenever another client was faster.
 pub struct MemcachedStore(Arc<Inner>);
 
 struct Inner {

@@ -44,7 +44,7 @@ enum Start {
     Look,
     /// It was found a moment ago, on this connection. Another may be to a later life of the server.
     Found(Box<Item>, Arc<Link>),
-    /// The server's time is read first. It may not be as it was reckoned: a lease that was written ends too soon.
+    /// The lease just written ends too soon, so the reckoned time is wrong. The server is asked for its time first.
     Anew,
 }
 
