@@ -176,7 +176,7 @@ pub(crate) struct Run {
     pub(crate) restart: bool,
     /// One run in each period of a schedule, on however many hosts: the name stays taken for half
     /// of it. The hosts may come late or early by a fifth of it. Waits 5 s at most. The
-    /// shortest period is 55 s in memcached, 10 s in etcd
+    /// shortest period is 55 s in memcached, 15 s in etcd
     #[arg(long, value_name = "DUR", value_parser = parse_duration, conflicts_with_all = ["wait", "no_wait", "min_hold", "max_hold", "restart", "shared", "permits"])]
     pub(crate) once_per: Option<Duration>,
     #[command(flatten)]

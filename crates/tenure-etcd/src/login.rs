@@ -2,7 +2,7 @@
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
-use tenure::{Error, ErrorKind};
+use tenure::Error;
 use tokio::time::Instant;
 use tonic::Request;
 use tonic::metadata::AsciiMetadataValue;
@@ -49,6 +49,23 @@ impl Login {
 
 /// Says that the call was not applied: it was never sent.
 pub(crate) fn unapplied(error: &Error) -> Error {
-    let kind = if error.kind() == ErrorKind::Unavailable { ErrorKind::Refused } else { error.kind() };
-    Error::new(kind, error.to_string())
+    Error::new(error.kind(), error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure::ErrorKind;
+    use tonic::Status;
+
+    use super::*;
+
+    /// Else a waiter gives up for good, and no other member is asked.
+    #[test]
+    fn a_server_that_has_too_much_to_do_is_asked_again() {
+        let busy = Failed::of(&Status::resource_exhausted("etcdserver: too many requests"), "x");
+        let error = unapplied(&busy.error);
+        assert!(error.is_transient() && !error.may_have_been_applied(), "{error:?}");
+        let wrong = Status::invalid_argument("etcdserver: authentication failed, invalid user ID or password");
+        assert_eq!(unapplied(&Failed::of(&wrong, "x").error).kind(), ErrorKind::Refused);
+    }
 }

@@ -100,6 +100,11 @@ impl Shared {
         self.shortest.store(ttl, Ordering::Relaxed);
     }
 
+    /// How long a lease may outlive its ttl: the server makes it longer, and ends it up to half a second late.
+    pub(crate) fn late_end(&self) -> Duration {
+        span(self.shortest.load(Ordering::Relaxed).max(1)) + Duration::from_millis(500)
+    }
+
     /// A ttl in seconds, as the server would grant it.
     pub(crate) fn seconds(&self, ttl: Duration) -> i64 {
         seconds(ttl).max(self.shortest.load(Ordering::Relaxed))
@@ -244,12 +249,14 @@ impl Shared {
             ttl = left(&self.connection, slot.lease, end).await?.map_or(ttl, |left| seconds(left).max(ttl));
         }
         let mut lease = FreshLease::grant(self, (name.clone(), owner.clone()), ttl, end).await?;
+        let mut is_written = false;
         loop {
             let value = Value { granted, ..lease.value(State::Holds, share, owner) };
             let put = PutRequest { key: slot.key.clone(), value: value.write(), lease: lease.id };
             let compare = vec![Compare::is_unchanged(&slot.key, slot.modified)];
             lease.sent();
-            let revision = match self.transact(compare, vec![Op::Put(put)], &[name], end).await? {
+            let answer = self.transact(compare, vec![Op::Put(put)], &[name], end).await;
+            let revision = match answer.map_err(|error| if is_written { error.maybe_applied() } else { error })? {
                 Ok(revision) => revision,
                 Err(queues) => {
                     lease.unused();
@@ -269,6 +276,8 @@ impl Shared {
                 self.remember((name.clone(), owner.clone()), seen);
                 return Ok(Ok(grant));
             }
+            // The key has its new value, with a lease that does not count.
+            is_written = true;
             let fresh = FreshLease::new(self, (name.clone(), owner.clone()), ttl, end).await.map_err(Error::maybe_applied)?;
             slot = Slot { key: slot.key, value, lease: lease.id, modified: revision };
             std::mem::replace(&mut lease, fresh).keep();

@@ -69,8 +69,7 @@ impl Store for EtcdStore {
             .with_server_clock(true)
             .with_timed_calls(true)
             .with_min_ttl(Duration::from_secs(1))
-            // Whole seconds, 2 at least.
-            .with_late_end(Duration::from_secs(1))
+            .with_late_end(self.shared.late_end())
             .with_operation_timeout(self.timeout)
     }
 

@@ -26,6 +26,18 @@ enum Plan {
 impl EtcdStore {
     /// Asks for all or nothing, without a queue entry. `Err` has the queues of a request that is busy.
     pub(crate) async fn take(&self, requests: &[&Request], end: Instant) -> Result<Result<Vec<Grant>, Vec<Queue>>, Error> {
+        let mut is_written = false;
+        let taken = self.write_all(requests, &mut is_written, end).await;
+        taken.map_err(|error| if is_written { error.maybe_applied() } else { error })
+    }
+
+    /// `is_written`: the keys were made, with leases that do not count.
+    async fn write_all(
+        &self,
+        requests: &[&Request],
+        is_written: &mut bool,
+        end: Instant,
+    ) -> Result<Result<Vec<Grant>, Vec<Queue>>, Error> {
         let (shared, layout) = (&self.shared, &self.shared.layout);
         let id = |request: &Request| (request.name.clone(), request.owner.clone());
         let fresh = |request: &&Request| FreshLease::grant(shared, id(request), seconds(request.ttl), end);
@@ -61,8 +73,9 @@ impl EtcdStore {
             let queues = match answer {
                 Ok(revision) if leases.iter().any(FreshLease::is_doubtful) => {
                     // Written again, with leases of now.
+                    *is_written = true;
                     let fresh = |request: &&Request| FreshLease::new(shared, id(request), seconds(request.ttl), end);
-                    let fresh = try_join_all(requests.iter().map(fresh)).await.map_err(Error::maybe_applied)?;
+                    let fresh = try_join_all(requests.iter().map(fresh)).await?;
                     for (((request, plan), lease), key) in requests.iter().zip(&mut plans).zip(&leases).zip(keys) {
                         let value = lease.value(State::Holds, request.share, &request.owner);
                         *plan = Plan::Own(Slot { key, value, lease: lease.id, modified: revision });
@@ -193,25 +206,28 @@ impl EtcdStore {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
     use std::time::Duration;
 
     use tenure::store::{AcquireReply, Store as _};
     use tenure::{Owner, Share};
-    use tenure_testkit::EtcdCluster;
+    use tenure_testkit::{EtcdCluster, Proxy};
 
     use super::*;
     use crate::Options;
+    use crate::proto::Header;
+
+    fn request(name: &str) -> Request {
+        Request::new(Name::new(name).unwrap(), Owner::generate("test").unwrap(), Share::MUTEX, Duration::from_secs(30))
+    }
 
     /// A place that was taken for a try is left if it does not hold, by the call or by the next one of that owner.
     #[tokio::test]
     async fn a_place_that_does_not_hold_is_left() {
         let url = EtcdCluster::shared().url(&EtcdCluster::fresh_prefix());
         let store = Options::parse(&url).unwrap().open().await.unwrap();
-        let request = || {
-            let (name, owner) = (Name::new("x").unwrap(), Owner::generate("test").unwrap());
-            Request::new(name, owner, Share::MUTEX, Duration::from_secs(30))
-        };
-        let (held, late) = (request(), request());
+        let (held, late) = (request("x"), request("x"));
         let end = Instant::now() + Duration::from_secs(10);
         let put = async |request: &Request| {
             let id = (request.name.clone(), request.owner.clone());
@@ -237,5 +253,48 @@ mod tests {
         assert_eq!(waiters().await, 1);
         assert!(matches!(store.acquire(&late).await.unwrap(), AcquireReply::Busy(_)));
         assert_eq!(waiters().await, 0);
+    }
+
+    async fn granted(store: &EtcdStore, request: &Request) {
+        assert!(matches!(store.acquire(request).await.unwrap(), AcquireReply::Granted(_)));
+    }
+
+    /// Makes a request that is written with a kept lease, and then, because that one is doubtful, with another. The other is
+    /// revoked meanwhile.
+    async fn refused_at_the_second_write(first: &Request, then: Request) -> Error {
+        let etcd = EtcdCluster::of(1).start();
+        let proxy = Proxy::start_opaque(etcd.addr(0));
+        let url = EtcdCluster::url_at(proxy.addr(), "a/") + "&timeout=20s";
+        let store = Arc::new(Options::parse(&url).unwrap().open().await.unwrap());
+        granted(&store, first).await;
+        let kept = request("kept");
+        granted(&store, &kept).await;
+        store.release(&kept.lease(), Duration::ZERO).await.unwrap();
+        let leases = || -> BTreeSet<String> { etcd.ctl(&["lease", "list"]).lines().skip(1).map(str::to_owned).collect() };
+        let before = leases();
+        // As if there had been an election.
+        store.shared.saw(Some(&Header { raft_term: u64::MAX / 2, ..Header::default() }));
+        proxy.delay(Duration::from_millis(500));
+        let asked = tokio::spawn(async move { store.acquire(&then).await });
+        let second = loop {
+            if let Some(id) = leases().difference(&before).next() {
+                break id.clone();
+            }
+            assert!(!asked.is_finished(), "it was written once, so nothing is tested");
+        };
+        etcd.ctl(&["lease", "revoke", second.trim()]);
+        asked.await.unwrap().expect_err("its lease was revoked")
+    }
+
+    /// The first write is there, and so is its lease.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_refused_second_write_takes_nothing_back() {
+        let first = request("x");
+        let adopts = request("x").with_from(Some(first.owner.clone()));
+        for then in [request("y"), adopts] {
+            let error = refused_at_the_second_write(&first, then).await;
+            assert!(error.to_string().contains("lease not found"), "{error:?}");
+            assert!(error.may_have_been_applied(), "it was written: {error:?}");
+        }
     }
 }

@@ -8,8 +8,8 @@
 //! All ends of leases are points on this clock. A point is due when the server shows it.
 //!
 //! The server counts no time for which its machine slept, and a client none for which its own was paused. So
-//! the server may turn out to be behind or ahead of what was reckoned. Ahead it is taken as it is, and
-//! behind once its time is seen to go on.
+//! the server may turn out to be behind or ahead of what was reckoned. A time that is ahead counts at
+//! once. One that is behind counts when it has been seen to go on.
 
 use std::time::Duration;
 

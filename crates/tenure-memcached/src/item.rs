@@ -194,3 +194,16 @@ fn expiry(until: Duration) -> Expiry {
     let seconds = until.as_secs().saturating_add(u64::from(until.subsec_nanos() > 0));
     if seconds > u64::MAX / 2 { 0 } else { Expiry::try_from(seconds.min(LATEST)).unwrap_or(0) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_rounded_up_to_a_whole_second() {
+        for (millis, seconds) in [(1_500_000, 1_500), (1_500_001, 1_501), (1_500_999, 1_501)] {
+            assert_eq!(expiry(Duration::from_millis(millis)), seconds);
+        }
+        assert_eq!(expiry(Duration::MAX), 0, "never");
+    }
+}

@@ -24,7 +24,7 @@ use crate::transaction::{Call, Found};
 const CONTACT: Duration = Duration::from_secs(5);
 /// memcached counts whole seconds.
 const MIN_TTL: Duration = Duration::from_secs(1);
-/// The server counts whole seconds: `GUARANTEES.md` has the sum.
+/// 2.25 s for a time that is behind, 1 s of rounding, and 2 s until the server shows the end; with a reserve.
 const LATE_END: Duration = Duration::from_millis(5_500);
 /// A waiter far back in the queue polls less often, and never less than this.
 const SLOWEST_POLL: Duration = Duration::from_secs(1);
@@ -41,8 +41,9 @@ const CALL: Duration = Duration::from_secs(24 * 3_600);
 /// Locks in one memcached, or in several.
 ///
 /// # Round trips
-/// Acquire 1, and 2 more if the name is not free; renew 2 for all leases together; release 1, and 2
-/// for a lease that was renewed. Each call 2 more whenever another client was faster.
+/// Acquire 1, also if the name is busy, and 2 if it joins the queue; renew 2 for all leases
+/// together; release 1, and 2 for a lease that was renewed. Each call 2 more whenever another client
+/// was faster.
 pub struct MemcachedStore(Arc<Inner>);
 
 struct Inner {
@@ -209,6 +210,7 @@ impl Store for MemcachedStore {
         self.check(request)?;
         let key = self.key(&request.name)?;
         // A write without an answer may run after the release. The caller has to know, to clean up until then.
+        // Of a supplied token, a second try would find the lease of the first, and take it for another client's.
         let call = self.call(&key, request.ttl, false);
         let asks_for_a_free_one = request.from.is_none() && request.enqueue != Enqueue::Heartbeat;
         let done = call.grant(request, asks_for_a_free_one).await?;
@@ -262,7 +264,7 @@ impl Store for MemcachedStore {
         let found = self.forget(lease).filter(|_| linger.is_zero());
         let done = call.release(&lease.owner, linger, found).await?;
         if done.outcome == ReleaseReply::NotHeld && done.repeated {
-            let what = "the first release had no answer, and the second found nothing";
+            let what = "the answer to the first release was lost, and the second found nothing";
             return Err(Error::unreachable(what).maybe_applied());
         }
         Ok(done.outcome)

@@ -23,7 +23,7 @@ pub(crate) struct Call<'a> {
     pub(crate) key: &'a Key,
     /// How long what it writes may take the name.
     pub(crate) ttl: Duration,
-    /// Whether it may be made again after a write without an answer.
+    /// Whether it may be made again after a write of which nobody knows what became.
     pub(crate) repeats: bool,
     pub(crate) end: Instant,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Found {
 pub(crate) struct Done<T> {
     pub(crate) outcome: T,
     pub(crate) found: Found,
-    /// It was written once before, and nobody knows whether that was applied.
+    /// It was written once before, or may have been.
     pub(crate) repeated: bool,
 }
 
@@ -53,7 +53,7 @@ enum Start {
     Look,
     /// It was found before.
     Found(Box<Found>),
-    /// The server's time is read first. It may not be as it was reckoned: a lease that was written ends too soon.
+    /// The lease just written ends too soon, so the reckoned time is wrong. The server is asked for its time first.
     Anew,
 }
 
@@ -68,15 +68,15 @@ enum Tried<T> {
 /// Why a try failed.
 struct Fault {
     error: Error,
-    /// A write had no answer.
-    unheard: bool,
+    /// A write had no answer, or nobody knows what it made.
+    written: bool,
     /// Another connection may answer.
     again: bool,
 }
 
 impl From<Error> for Fault {
     fn from(error: Error) -> Self {
-        Self { error, unheard: false, again: false }
+        Self { error, written: false, again: false }
     }
 }
 
@@ -168,6 +168,8 @@ impl Call<'_> {
                     if let Some(outcome) = finish(outcome, &found.item) {
                         return outcome.map(|outcome| Done { outcome, found, repeated });
                     }
+                    // What was written may be there yet.
+                    repeated = true;
                     rivals.let_on(self, repeated).await?;
                     start = Start::Anew;
                 }
@@ -176,10 +178,10 @@ impl Call<'_> {
                     start = Start::Found(Box::new(found));
                 }
                 Ok(Tried::Overtaken(..)) => {}
-                Err(Fault { error, unheard, again }) => {
+                Err(Fault { error, written, again }) => {
                     tries += 1;
-                    repeated |= unheard;
-                    let over = tries > 1 || !again || Instant::now() >= self.end || (unheard && !self.repeats);
+                    repeated |= written;
+                    let over = tries > 1 || !again || Instant::now() >= self.end || (written && !self.repeats);
                     if over {
                         return Err(if repeated { error.maybe_applied() } else { error });
                     }
@@ -222,7 +224,7 @@ impl Call<'_> {
             None => self.look(&link, half).await?,
             reply => {
                 let seen = self.item(&link, reply, sent_at, half).await;
-                seen.map_err(|fault| if done { Fault { error: fault.error.maybe_applied(), ..fault } } else { fault })?
+                seen.map_err(|fault| if done { Fault { written: true, ..fault } } else { fault })?
             }
         };
         let found = Found { item: after, link };
@@ -261,12 +263,12 @@ impl Call<'_> {
 
     async fn read_clock(&self, link: &Arc<Link>, half: Instant) -> Result<(), Fault> {
         let read = self.connection.read_clock(link, half, self.end).await;
-        read.map_err(|error| Fault { error: error.context(self.connection), unheard: false, again: true })
+        read.map_err(|error| Fault { error: error.context(self.connection), written: false, again: true })
     }
 
     async fn exchange(&self, link: &Arc<Link>, commands: &Commands, writes: bool, half: Instant) -> Result<Answers, Fault> {
         let asked = self.connection.ask(link, commands, writes.then_some(self.ttl), half, self.end).await;
-        asked.map_err(|Failed { error, sent }| Fault { error, unheard: writes && sent, again: true })
+        asked.map_err(|Failed { error, sent }| Fault { error, written: writes && sent, again: true })
     }
 }
 

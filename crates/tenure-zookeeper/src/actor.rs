@@ -54,12 +54,9 @@ struct Seen {
     is_second: bool,
 }
 
-/// Of a request that changed nothing by itself, in a call that may have made a node before.
-fn not_done(failed: Failed) -> Error {
-    match failed {
-        Failed::Code(_) => failed.error(),
-        _ => failed.error().maybe_applied(),
-    }
+/// Of a request that changed nothing by itself. The node of its call may be there.
+fn node_stays(failed: Failed) -> Error {
+    failed.error().maybe_applied()
 }
 
 /// The end of a whole call.
@@ -76,8 +73,13 @@ impl Actor {
         let entry = self.entry.clone();
         let over = entry.session().over();
         tokio::pin!(over);
+        let mut was_waiting;
         loop {
-            let until = self.entry.state().until;
+            let until = {
+                let state = self.entry.state();
+                was_waiting = matches!(state.phase, Phase::Waiting | Phase::Served);
+                state.until
+            };
             tokio::select! {
                 biased;
                 () = &mut over => break,
@@ -99,7 +101,6 @@ impl Actor {
                 break self.remove(None).await;
             }
         }
-        let was_waiting = matches!(self.entry.state().phase, Phase::Waiting | Phase::Served);
         self.entry.end();
         if let Some(store) = self.store.upgrade() {
             store.forget(&self.entry);
@@ -187,7 +188,7 @@ impl Actor {
                 Some(mut listed) => answer(&mut listed).await,
                 None => self.ask(Frame::list(&self.entry.parent, false)).await,
             };
-            let seen = self.read(&listed.map_err(not_done)?, request.generated).await.map_err(not_done)?;
+            let seen = self.read(&listed.map_err(node_stays)?, request.generated).await.map_err(node_stays)?;
             let is_fresh = is_fresh && self.known().as_ref() == Some(&mine);
             return match seen.status {
                 Status::Holds if !seen.is_second => self.granted(request, seen.zxid, is_fresh).await,
@@ -332,7 +333,7 @@ impl Actor {
                 self.entry.end();
                 Ok(self.busy(None).await)
             }
-            Err(failed) => Err(not_done(failed)),
+            Err(failed) => Err(node_stays(failed)),
         }
     }
 

@@ -71,7 +71,7 @@ impl Inner {
         let done = all.and_then(|reply| Failed::of_transaction(&reply.body));
         let answers: Vec<_> = match done {
             Ok(()) => batch.iter().map(|asked| self.renewed(asked, Ok(()))).collect(),
-            // One of them is gone or closed, so none was checked for sure.
+            // One is gone or may not be read, and the answer does not say which. So each is asked for by itself.
             Err(Failed::Code(_)) => {
                 let frames = batch.iter().map(|asked| Frame::check_all([asked.path.as_str()])).collect();
                 let answers = batch.iter().zip(session.ask_each(frames).await);

@@ -100,7 +100,7 @@ impl Shared {
 
 impl Session {
     /// Makes a session. The ensemble knows it by the timeout `made`, and this connection by the one that is `wanted`. A leader
-    /// that is elected later, or one that hears of the session from another server, may go by the former.
+    /// that is elected later, or one that hears of the session from another server, may go by `made`.
     pub(crate) async fn open(
         how: Arc<How>,
         made: Duration,

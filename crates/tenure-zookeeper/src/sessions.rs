@@ -108,22 +108,23 @@ impl Sessions {
     /// A place in a session for a lease of `ttl`.
     pub(crate) async fn for_lease(&self, ttl: Duration, end: Instant) -> Result<SessionUse, Error> {
         let needed = self.needed(ttl);
-        let fits = || {
-            let open = self.opened();
-            let fits = |session: &&Arc<Session>| {
-                session.timeout() == needed && session.made == needed && session.waiters.load(Ordering::Acquire) == 0
-            };
-            // Servers may have lost it, and a new one is at once to be had.
-            open.iter().filter(|session| session.is_connected()).find(fits).map(|session| SessionUse::new(session.clone(), false))
-        };
-        if let Some(used) = fits() {
+        if let Some(used) = self.found_for_lease(needed) {
             return Ok(used);
         }
         let _turn = self.turn(end).await?;
-        match fits() {
+        match self.found_for_lease(needed) {
             Some(used) => Ok(used),
             None => Ok(SessionUse::new(self.make(needed, needed, end).await?, false)),
         }
+    }
+
+    fn found_for_lease(&self, needed: Duration) -> Option<SessionUse> {
+        let open = self.opened();
+        let fits = |session: &&Arc<Session>| {
+            session.timeout() == needed && session.made == needed && session.waiters.load(Ordering::Acquire) == 0
+        };
+        // Servers may have lost it, and a new one is at once to be had.
+        open.iter().filter(|session| session.is_connected()).find(fits).map(|session| SessionUse::new(session.clone(), false))
     }
 
     /// A place in a session for a waiter that is to hold for `ttl`.
@@ -138,24 +139,31 @@ impl Sessions {
         let made = self.needed(ttl);
         let needed = self.needed(handoff_ttl).max(entry_ttl).clamp(shortest, longest).min(made);
         let _turn = self.turn(end).await?;
-        let chosen = {
-            let mut open = self.opened().clone();
-            open.retain(|session| session.is_connected());
-            let waiting = |session: &Arc<Session>| session.waiters.load(Ordering::Acquire);
-            let is_unused = |session: &&Arc<Session>| session.users.load(Ordering::Acquire) == 0 && session.made == made;
-            let unused = open.iter().filter(is_unused).min_by_key(|session| session.timeout().abs_diff(needed));
-            let shared = || {
-                let busy: Vec<_> = open.iter().filter(|session| waiting(session) > 0 && session.made >= made).collect();
-                busy.iter().min_by_key(|session| waiting(session)).filter(|_| busy.len() >= WAITERS).copied()
-            };
-            unused.or_else(shared).map(|session| SessionUse::new(session.clone(), true))
+        let Some((used, is_alone)) = self.found_for_waiter(made, needed) else {
+            return Ok(SessionUse::new(self.make(made, needed, end).await?, true));
         };
-        let Some(used) = chosen else { return Ok(SessionUse::new(self.make(made, needed, end).await?, true)) };
-        let (timeout, is_alone) = (used.session.timeout(), used.session.users.load(Ordering::Acquire) == 1);
+        let timeout = used.session.timeout();
         if timeout < needed || (is_alone && timeout > needed) {
             self.within(end, used.session.retime(needed, is_alone)).await?;
         }
         Ok(used)
+    }
+
+    /// And whether nothing else is in it. No lease can come to it meanwhile: it would end with the shorter session.
+    fn found_for_waiter(&self, made: Duration, needed: Duration) -> Option<(SessionUse, bool)> {
+        let open = self.opened();
+        let open: Vec<_> = open.iter().filter(|session| session.is_connected()).collect();
+        let waiting = |session: &Arc<Session>| session.waiters.load(Ordering::Acquire);
+        let users = |session: &Arc<Session>| session.users.load(Ordering::Acquire);
+        let is_unused = |session: &&&Arc<Session>| users(session) == 0 && session.made == made;
+        let unused = open.iter().filter(is_unused).min_by_key(|session| session.timeout().abs_diff(needed));
+        let shared = || {
+            let busy: Vec<_> = open.iter().filter(|session| waiting(session) > 0 && session.made >= made).collect();
+            busy.iter().min_by_key(|session| waiting(session)).filter(|_| busy.len() >= WAITERS).copied()
+        };
+        let used = unused.or_else(shared).map(|session| SessionUse::new(Arc::clone(session), true))?;
+        let is_alone = users(&used.session) == 1;
+        Some((used, is_alone))
     }
 
     async fn turn(&self, end: Instant) -> Result<tokio::sync::MutexGuard<'_, ()>, Error> {
@@ -221,4 +229,39 @@ fn close_unused(open: &mut Vec<Arc<Session>>) {
         too_many -= usize::from(goes);
         !goes
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+    use tenure_testkit::ZooKeeperServer;
+
+    use super::*;
+    use crate::Options;
+
+    /// It would end earlier than the lease.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_session_that_a_lease_has_is_not_shortened_for_a_waiter() {
+        let store = Options::parse(&ZooKeeperServer::shared().url("app")).unwrap().open().await.unwrap();
+        let (sessions, ttl) = (&store.0.sessions, Duration::from_secs(2));
+        let (made, end) = (sessions.needed(ttl), Instant::now() + Duration::from_secs(20));
+        drop(sessions.for_lease(ttl, end).await.unwrap());
+        let (both, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let Some(used) = sessions.found_for_lease(made) else { continue };
+                    both.fetch_add(used.session.waiters.load(Ordering::Acquire), Ordering::Relaxed);
+                }
+            });
+            for _ in 0..100_000 {
+                if let Some((_used, is_alone)) = sessions.found_for_waiter(made, sessions.shortest()) {
+                    both.fetch_add(usize::from(!is_alone), Ordering::Relaxed);
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(both.into_inner(), 0, "a lease is in a session of a waiter");
+    }
 }

@@ -224,6 +224,8 @@ impl Store for ZooKeeperStore {
             .with_late_commands(late)
             .with_timed_calls(true)
             .with_min_ttl(self.0.sessions.shortest())
+            // Three ticks.
+            .with_late_end(3 * self.0.sessions.slack())
             .with_operation_timeout(self.0.timeout)
     }
 

@@ -281,3 +281,20 @@ async fn a_leader_without_its_members_grants_and_renews_nothing() {
     etcd.link(leader).heal();
     renewed(&at_leader, &lease("x", &held)).await;
 }
+
+/// It keeps every lease for one and a half of its election timeouts.
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_end_later_with_a_longer_election_timeout() {
+    let etcd = EtcdCluster::of(1).election(Duration::from_secs(5)).start();
+    let store = open(&etcd.url("a/")).await;
+    assert!(store.features().late_end >= Duration::from_millis(1_500), "{:?}", store.features().late_end);
+    let brief = request("x", &owner()).with_ttl(Duration::from_secs(1));
+    granted(&*store, &brief).await;
+    let id = etcd.ctl(&["lease", "list"]).lines().nth(1).unwrap().to_owned();
+    let said = etcd.ctl(&["lease", "timetolive", id.trim()]);
+    let kept = said.split_once("TTL(").and_then(|(_, rest)| rest.split_once('s')?.0.parse().ok());
+    let kept: u64 = kept.unwrap_or_else(|| panic!("{said}"));
+    assert!(kept > 2, "it is granted for {kept} s, so nothing is tested");
+    let late = Duration::from_secs(kept - brief.ttl.as_secs());
+    assert!(store.features().late_end >= late, "{:?} for {late:?}", store.features().late_end);
+}

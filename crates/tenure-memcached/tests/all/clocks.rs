@@ -17,7 +17,7 @@ use crate::{PATIENCE, open};
 
 const DAY: u64 = 86_400;
 
-fn with_clock() -> (Arc<ShiftedClock>, MemcachedServer) {
+pub(crate) fn with_clock() -> (Arc<ShiftedClock>, MemcachedServer) {
     let clock = Arc::new(ShiftedClock::new());
     let server = MemcachedServer::builder().clock(&clock).start();
     (clock, server)

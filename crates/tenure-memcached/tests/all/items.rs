@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply};
-use tenure::{ErrorKind, Lease, Owner};
+use tenure::{ErrorKind, Lease, Locker, Owner};
 use tenure_testkit::MemcachedServer;
 
 use crate::requests::{busy, granted, joining, lease, owner, request};
@@ -58,6 +58,25 @@ async fn a_released_name_leaves_no_item() {
     granted(&store, &waits).await;
     store.release(&waits.lease(), Duration::ZERO).await.unwrap();
     assert_eq!(server.stat("curr_items"), 0);
+}
+
+/// The server counts whole seconds.
+#[tokio::test]
+async fn a_ttl_is_rounded_up_and_one_below_a_second_is_refused() {
+    let server = MemcachedServer::start();
+    for scheme in ["cas", "add"] {
+        let store = open(&(server.url() + "?scheme=" + scheme)).await;
+        for (millis, least, most) in [(1_000, 1, 6), (1_500, 2, 7), (2_001, 3, 8)] {
+            let (name, ttl) = (format!("{scheme}{millis}"), Duration::from_millis(millis));
+            granted(&store, &request(&name, &owner()).with_ttl(ttl)).await;
+            let answer = server.ask(&format!("mg {name} t"), Some(1)).remove(0);
+            let left: u64 = answer.strip_prefix("HD t").and_then(|left| left.parse().ok()).expect("an item");
+            assert!((least..=most).contains(&left), "scheme={scheme}: {left} s for {ttl:?}");
+        }
+        let brief = Locker::new(store).mutex("brief").ttl(Duration::from_millis(999)).try_acquire().await;
+        assert_eq!(brief.unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(server.ask("mg brief", Some(1)), ["EN"]);
+    }
 }
 
 /// 30 days is where memcached takes a span for a point in time.

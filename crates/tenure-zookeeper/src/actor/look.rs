@@ -4,7 +4,7 @@ use tenure::store::{AcquireReply, Busy, Enqueue, Notice, Request};
 use tenure::{Error, Share};
 use tokio::time::{Instant, timeout_at};
 
-use super::{AGAIN, Actor, Seen, data_of, fence, holder, not_done, written_at};
+use super::{AGAIN, Actor, Seen, data_of, fence, holder, node_stays, written_at};
 use crate::entry::Phase;
 use crate::failure::{Failed, NO_NODE};
 use crate::inner::Inner;
@@ -21,7 +21,7 @@ impl Actor {
             (state.entry_ttl, state.handoff_ttl) = (entry_ttl, handoff_ttl);
         }
         self.keep_waiting();
-        let seen = self.look(false).await.map_err(not_done)?;
+        let seen = self.look(false).await.map_err(node_stays)?;
         match seen.status {
             Status::Holds => self.granted(request, seen.zxid, false).await,
             Status::Waits { position, .. } => {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tenure::BootTime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
@@ -56,7 +57,8 @@ pub(super) struct Task {
     held: Vec<Call>,
     watches: HashMap<String, Vec<oneshot::Sender<()>>>,
     last_sent: Instant,
-    last_heard: Instant,
+    /// By the clock that goes on while the machine sleeps, as the ensemble does.
+    last_heard: BootTime,
     /// Since when an answer is due.
     waiting_since: Option<Instant>,
 }
@@ -93,7 +95,7 @@ impl Task {
             held: Vec::new(),
             watches: HashMap::new(),
             last_sent: now,
-            last_heard: now,
+            last_heard: BootTime::now(),
             waiting_since: None,
         }
     }
@@ -148,15 +150,17 @@ impl Task {
         loop {
             let wanted = self.retiming.as_ref().map_or(self.timeout, |(wanted, _)| *wanted);
             let end = Instant::now() + (self.timeout / 3).max(SILENT);
-            let began = Instant::now();
+            let began = BootTime::now();
             match dial(&self.how, &mut self.identity, wanted, end, &mut self.at).await {
                 // The answer may be old. Once more; the second time the servers are slow.
-                Ok(_) if began.elapsed() > self.longest_silence() && !std::mem::replace(&mut was_slow, true) => continue,
+                Ok(_) if BootTime::now().since(began) > self.longest_silence() && !std::mem::replace(&mut was_slow, true) => {
+                    continue;
+                }
                 Ok((link, given)) => {
                     self.timeout = given;
                     self.shared.timeout.store(millis(given), Ordering::Release);
                     self.shared.is_adrift.store(false, Ordering::Release);
-                    (self.last_heard, self.last_sent) = (Instant::now(), Instant::now());
+                    (self.last_heard, self.last_sent) = (BootTime::now(), Instant::now());
                     if let Some((_, done)) = self.retiming.take() {
                         let _ = done.send(());
                     }
@@ -167,7 +171,7 @@ impl Task {
                 Err(Undialled::Failed(error)) => tracing::debug!(%error, "no server of the ensemble can be reached"),
             }
             self.shared.is_adrift.store(true, Ordering::Release);
-            if Instant::now() > give_up {
+            if BootTime::now() > give_up {
                 return None;
             }
             tokio::time::sleep(PAUSE).await;
@@ -236,7 +240,7 @@ impl Task {
     }
 
     fn sees_silence(&mut self) -> bool {
-        self.was_silent |= self.last_heard.elapsed() > self.longest_silence();
+        self.was_silent |= BootTime::now().since(self.last_heard) > self.longest_silence();
         self.was_silent
     }
 
@@ -267,7 +271,7 @@ impl Task {
             let head = (|| Some((reading.int()?, reading.long()?, reading.int()?)))();
             let (xid, zxid, code) = head.ok_or_else(garbled)?;
             self.sees_silence();
-            self.last_heard = Instant::now();
+            self.last_heard = BootTime::now();
             self.waiting_since = None;
             match xid {
                 XID_EVENT => self.event(&mut reading).ok_or_else(garbled)?,
@@ -275,7 +279,7 @@ impl Task {
                 _ => self.reply(xid, zxid, code, reading.0)?,
             }
             if !self.sent.is_empty() {
-                self.waiting_since = Some(self.last_heard);
+                self.waiting_since = Some(Instant::now());
             }
         }
         Ok(())

@@ -11,6 +11,7 @@ use tenure_testkit::zookeeper::TICK;
 use tenure_testkit::{Program, Proxy, Worker, ZooKeeperEnsemble, ZooKeeperServer as Server, wait_until};
 use tokio::time::timeout;
 
+use crate::raw::Raw;
 use crate::requests::{CALLS, Case, busy, granted, joining, lease, owner, request};
 use crate::{PATIENCE, open};
 
@@ -68,7 +69,29 @@ async fn a_cut_connection_costs_no_lease_and_no_place() {
     }
     assert_eq!(renewed(&store, lease("x", &held)).await, RenewReply::Renewed);
     other.release(&lease("y", &theirs), Duration::ZERO).await.unwrap();
-    granted(&store, &waiting).await;
+    // A heartbeat makes no place.
+    granted(&store, &waiting.with_enqueue(Enqueue::Heartbeat)).await;
+}
+
+/// It learned of that by its next heartbeat.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_whose_node_others_delete_is_notified() {
+    let chroot = Server::fresh_chroot();
+    let store = open(&Server::shared().url(&chroot)).await;
+    let (held, waiting) = (owner(), joining("x"));
+    granted(&store, &request("x", &held)).await;
+    let mut admin = Raw::connect(Server::shared().addr(), "admin:secret").await;
+    let path = format!("/{chroot}/x");
+    let first = admin.only_child(&path).await;
+    let mut notices = store.watch(&waiting).await.unwrap();
+    busy(&store, &waiting).await;
+    let mut nodes = admin.children(&path).await;
+    nodes.retain(|node| *node != first);
+    admin.delete(&format!("{path}/{}", nodes[0])).await;
+    // The node that it watches goes.
+    store.release(&lease("x", &held), Duration::ZERO).await.unwrap();
+    let notice = timeout(Duration::from_secs(2), notices.next()).await.expect("nothing says so").unwrap();
+    assert!(matches!(notice, Notice::Changed), "{notice:?}");
 }
 
 /// Others never see less than what a holder counts on.

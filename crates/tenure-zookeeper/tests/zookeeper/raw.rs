@@ -11,6 +11,7 @@ pub(crate) const MAKE: i32 = 4;
 pub(crate) const ALL: i32 = 31;
 
 const CREATE: i32 = 1;
+const DELETE: i32 = 2;
 const SET_ACL: i32 = 7;
 const LIST: i32 = 8;
 const AUTH: i32 = 100;
@@ -83,12 +84,30 @@ impl Raw {
 
     /// The name of the only node below a path.
     pub(crate) async fn only_child(&mut self, path: &str) -> String {
+        let [child] = self.children(path).await.try_into().expect("one node");
+        child
+    }
+
+    /// The names of all nodes below a path.
+    pub(crate) async fn children(&mut self, path: &str) -> Vec<String> {
         let mut body = Vec::new();
         put(&mut body, path.as_bytes());
         body.push(0);
         let listed = self.ask(1, LIST, &body).await;
-        assert_eq!(listed[16..20], 1_i32.to_be_bytes(), "the number of nodes");
-        String::from_utf8(listed[24..].to_vec()).unwrap()
+        let (mut rest, mut names) = (&listed[20..], Vec::new());
+        while let Some((length, behind)) = rest.split_first_chunk() {
+            let (name, behind) = behind.split_at(usize::try_from(i32::from_be_bytes(*length)).unwrap());
+            names.push(String::from_utf8(name.to_vec()).unwrap());
+            rest = behind;
+        }
+        names
+    }
+
+    pub(crate) async fn delete(&mut self, path: &str) {
+        let mut body = Vec::new();
+        put(&mut body, path.as_bytes());
+        body.extend((-1_i32).to_be_bytes());
+        self.ask(1, DELETE, &body).await;
     }
 
     pub(crate) async fn set_acl(&mut self, path: &str, rights: i32) {

@@ -28,6 +28,21 @@ async fn a_node_that_may_be_made_and_not_deleted_goes_with_its_session() {
     gone(&*other, "x", "its process goes on, and holds nothing").await;
 }
 
+/// Its node is there until the session ends, so a release has to be sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquisition_that_may_not_read_has_made_its_node() {
+    let chroot = Server::fresh_chroot();
+    let mut admin = Raw::connect(Server::shared().addr(), "admin:secret").await;
+    admin.create(&format!("/{chroot}"), ALL).await;
+    admin.create(&format!("/{chroot}/x"), WRITE | MAKE).await;
+    let store = open(&Server::shared().url(&chroot)).await;
+    // The session goes on for it.
+    granted(&store, &request("y", &owner())).await;
+    let error = store.acquire(&request("x", &owner())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    assert!(error.may_have_been_applied(), "its node is there: {error:?}");
+}
+
 /// The lease is there, whatever the server thinks of the question.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_that_is_refused_is_no_loss() {

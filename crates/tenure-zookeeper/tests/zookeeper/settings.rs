@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tenure::ErrorKind;
+use tenure_testkit::zookeeper::TICK;
 use tenure_testkit::{ZooKeeperServer as Server, wait_until};
 use tenure_zookeeper::Options;
 
@@ -48,6 +49,12 @@ async fn names_are_paths_below_the_chroot() {
         let error = all.acquire(&request(bad, &owner())).await.unwrap_err();
         assert!(error.kind() == ErrorKind::Invalid && !error.may_have_been_applied(), "{error}");
     }
+}
+
+/// One in reserve, one because sessions end at whole ticks, and one until the leader hears.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_may_end_three_ticks_late() {
+    assert_eq!(open(&Server::shared().url(&Server::fresh_chroot())).await.features().late_end, 3 * TICK);
 }
 
 /// The server has its shortest and its longest, of 2 and, here, 600 ticks.

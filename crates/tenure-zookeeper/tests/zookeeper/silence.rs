@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use tenure::store::{AcquireReply, RenewReply};
-use tenure_testkit::{Proxy, ZooKeeperServer as Server};
+use tenure_conformance::Process;
+use tenure_testkit::{Program, Proxy, ShiftedClock, Worker, ZooKeeperServer as Server};
 use tokio::time::timeout;
 
-use crate::requests::{busy, granted, lease, owner, request};
+use crate::requests::{TTL, busy, granted, lease, owner, request};
 use crate::tap::{CONNECT, CREATE, CREATE_CONTAINER, DELETE, Tap};
 use crate::{gone, open};
 
@@ -29,6 +30,27 @@ fn a_process_that_was_stopped_connects_again_before_it_asks() {
         let (by, _) = asked.iter().find(|(_, op)| *op == CREATE).unwrap();
         assert!(asked.contains(&(*by, CONNECT)), "a node was made over the old connection: {asked:?}");
     });
+}
+
+/// Timers of the process stand still meanwhile, and the ensemble's do not.
+#[test]
+fn a_machine_that_slept_connects_again_before_it_asks() {
+    let (tap, clock) = (Tap::start(Server::shared().addr()), ShiftedClock::new());
+    let mut command = Program::this_test().on(&Server::url_at(tap.addr(), &Server::fresh_chroot()));
+    clock.apply(&mut command);
+    let mut worker = Worker::start(command);
+    Process::acquire(&mut worker, "x", TTL);
+    worker.release();
+    tap.asked();
+    let slept = Duration::from_millis(300);
+    Process::stop(&mut worker, true);
+    std::thread::sleep(slept);
+    clock.shift_monotonic(-i64::try_from(slept.as_millis()).unwrap());
+    Process::stop(&mut worker, false);
+    Process::acquire(&mut worker, "x", TTL);
+    let asked = tap.asked();
+    let (by, _) = asked.iter().find(|(_, op)| *op == CREATE).unwrap();
+    assert!(asked.contains(&(*by, CONNECT)), "a node was made over the old connection: {asked:?}");
 }
 
 /// It stood in front of all who asked later, for as long as its process lived.
