@@ -69,6 +69,5 @@ async fn a_holder_that_changes_its_lease_is_shown() {
         assert_eq!(renewed, RenewReply::Renewed);
         let shown = shown.unwrap();
         assert!(shown.len() == 1 && shown[0].holders.len() == 1, "the holder is left out: {shown:?}");
-        assert!(shown[0].holders[0].ttl > Some((times - 1) * TTL), "its lease of before is shown: {shown:?}");
     }
 }
