@@ -175,8 +175,9 @@ pub(crate) struct Run {
     #[arg(long, conflicts_with_all = ["max_hold", "no_renew"])]
     pub(crate) restart: bool,
     /// One run in each period of a schedule, on however many hosts: the name stays taken for half
-    /// of it. The hosts may come late or early by a fifth of it. Waits 5 s at most. The
-    /// shortest period is 55 s in memcached, 10 s in etcd
+    /// the period, so a host may start up to a fifth of it late or early. The ttl is a twentieth of
+    /// it at most. The others wait somewhat longer than that: 40 s at most with the usual ttl. The
+    /// shortest period is 2 s, 55 s in memcached, 10 s in etcd
     #[arg(long, value_name = "DUR", value_parser = parse_duration, conflicts_with_all = ["wait", "no_wait", "min_hold", "max_hold", "restart", "shared", "permits"])]
     pub(crate) once_per: Option<Duration>,
     #[command(flatten)]
