@@ -464,8 +464,10 @@ a pause of 1 s, which doubles with each such end, to a minute at most.
 
 TERM, INT and QUIT are passed on to the command. When it has ended, and what it
 left behind, so has this: with its exit code, or 128+n before it ran. A command
-that cannot be run ends it as well, with 126 or 127. A HUP ends it if the
-command dies of it. While no command runs, a HUP ends it on a terminal alone.
+that is not there or not executable ends it as well, before it campaigns, with
+126 or 127. A command that ran and ended with these is run again. A HUP ends it
+if the command dies of it. While no command runs, a HUP ends it on a terminal
+alone.
 
 What the command leaves behind gets TERM and, after --kill-after, KILL, before
 another host can lead. If tenure itself gets KILL, the command does too, and
@@ -475,6 +477,7 @@ The command gets the variables of `tenure run`, TENURE_FENCE among them.
 `tenure show -w NAME` follows who leads.
 
 Exit codes: the command's own, or 128+n if signal n ended it
+  79  asked to end while it was losing the lead
   69  the store gives no answer            77  the store refuses
   74  the embedded file cannot be used     64  usage      78  configuration
   126, 127  the command cannot be run, or was not found";
