@@ -474,7 +474,8 @@ another host can lead. If tenure itself gets KILL, the command does too, and
 what that has left behind goes on.
 
 The command gets the variables of `tenure run`, TENURE_FENCE among them.
-`tenure show -w NAME` follows who leads.
+`tenure show -w NAME` follows who leads. It looks five times a second, so a
+leader of a shorter time may be left out.
 
 Exit codes: the command's own, or 128+n if signal n ended it
   79  asked to end while it was losing the lead
