@@ -175,8 +175,9 @@ pub(crate) struct Run {
     #[arg(long, conflicts_with_all = ["max_hold", "no_renew"])]
     pub(crate) restart: bool,
     /// One run in each period of a schedule, on however many hosts: the name stays taken for half
-    /// of it. The hosts may come late or early by a fifth of it. Waits 5 s at most. The
-    /// shortest period is 55 s in memcached, 15 s in etcd
+    /// the period, so a host may start up to a fifth of it late or early. The ttl is a twentieth of
+    /// it at most. The others wait somewhat longer than that: 40 s at most with the usual ttl. The
+    /// shortest period is 2 s, 55 s in memcached, 15 s in etcd
     #[arg(long, value_name = "DUR", value_parser = parse_duration, conflicts_with_all = ["wait", "no_wait", "min_hold", "max_hold", "restart", "shared", "permits"])]
     pub(crate) once_per: Option<Duration>,
     #[command(flatten)]
@@ -463,17 +464,21 @@ a pause of 1 s, which doubles with each such end, to a minute at most.
 
 TERM, INT and QUIT are passed on to the command. When it has ended, and what it
 left behind, so has this: with its exit code, or 128+n before it ran. A command
-that cannot be run ends it as well, with 126 or 127. A HUP ends it if the
-command dies of it. While no command runs, a HUP ends it on a terminal alone.
+that is not there or not executable ends it as well, before it campaigns, with
+126 or 127. A command that ran and ended with these is run again. A HUP ends it
+if the command dies of it. While no command runs, a HUP ends it on a terminal
+alone.
 
 What the command leaves behind gets TERM and, after --kill-after, KILL, before
 another host can lead. If tenure itself gets KILL, the command does too, and
 what that has left behind goes on.
 
 The command gets the variables of `tenure run`, TENURE_FENCE among them.
-`tenure show -w NAME` follows who leads.
+`tenure show -w NAME` follows who leads. It looks five times a second, so a
+leader of a shorter time may be left out.
 
 Exit codes: the command's own, or 128+n if signal n ended it
+  79  asked to end while it was losing the lead
   69  the store gives no answer            77  the store refuses
   74  the embedded file cannot be used     64  usage      78  configuration
   126, 127  the command cannot be run, or was not found";

@@ -8,18 +8,16 @@ use tenure::{BootTime, format_duration};
 use tokio::time::{Instant, sleep_until};
 
 use crate::args::Lead;
-use crate::child;
 use crate::config::Settings;
-use crate::exit::{CANNOT_RUN, Failure, LOST, NOT_FOUND};
+use crate::exit::{Failure, LOST};
 use crate::run::{Done, under_lock};
 use crate::signals::{Signals, unheard_before};
 use crate::supervise::End;
 use crate::take::Plan;
+use crate::{child, exec};
 
 /// A command that ran for less time ended too soon.
 const LONG_ENOUGH: Duration = Duration::from_secs(60);
-/// A command that cannot be run ends in less.
-const AT_ONCE: Duration = Duration::from_secs(1);
 /// Pause after a command that ended too soon, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -34,6 +32,8 @@ pub(crate) async fn main(args: &Lead) -> Result<u8, Failure> {
     let locker = plan.locker_unless(&mut passed_on).await?;
     let (names, voice, mut pauses) = (&plan.names, settings.voice, Pauses::default());
     loop {
+        // Another candidate can run it. One that ran and ended with 127 is run again.
+        args.command.first().map_or(Ok(()), |program| exec::check(program))?;
         let guards = collecting(&mut children, plan.take_on(&locker, BootTime::now(), &mut passed_on)).await?;
         let began = BootTime::now();
         let done = under_lock(&args.command, &plan, &locker, guards, &mut passed_on).await;
@@ -41,14 +41,18 @@ pub(crate) async fn main(args: &Lead) -> Result<u8, Failure> {
         let (what, pause) = match done {
             // Before the command was started.
             Err(Failure { code: LOST, text, .. }) => (text.unwrap_or_default(), pauses.after(ran)),
-            Ok(Done { end: End::Lost, was_asked: false, .. }) => (String::new(), Duration::ZERO),
+            Ok(Done { end: End::Lost, was_asked: false, .. }) => {
+                pauses.lost_after(ran);
+                (String::new(), Duration::ZERO)
+            }
             done => {
-                let Done { code, was_asked, .. } = done?;
-                let never_ran = [CANNOT_RUN, NOT_FOUND].contains(&code) && ran < AT_ONCE;
-                if was_asked || never_ran {
+                let Done { end, code, was_asked } = done?;
+                if was_asked {
                     return Ok(code);
                 }
-                (format!("the command ended with {code} after {}", format_duration(ran)), pauses.after(ran))
+                // A lead that was broken meanwhile has another code.
+                let ended = if let End::Ended(ended) = end { ended } else { code };
+                (format!("the command ended with {ended} after {}", format_duration(ran)), pauses.after(ran))
             }
         };
         let (what, mark) = (what.as_str(), if what.is_empty() { "" } else { "; " });
@@ -74,6 +78,13 @@ impl Default for Pauses {
 }
 
 impl Pauses {
+    /// A lead that was lost needs no pause.
+    fn lost_after(&mut self, ran: Duration) {
+        if ran >= LONG_ENOUGH {
+            *self = Self::default();
+        }
+    }
+
     /// Pause after a lead that ended by itself, or before the command was started.
     fn after(&mut self, ran: Duration) -> Duration {
         if ran >= LONG_ENOUGH {
@@ -121,6 +132,18 @@ mod tests {
         let mut pauses = Pauses::default();
         let seconds: Vec<u64> = (0..8).map(|_| pauses.after(Duration::ZERO).as_secs()).collect();
         assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60]);
-        assert_eq!((pauses.after(LONG_ENOUGH), pauses.after(AT_ONCE)), (Duration::ZERO, FIRST_PAUSE));
+        assert_eq!((pauses.after(LONG_ENOUGH), pauses.after(Duration::ZERO)), (Duration::ZERO, FIRST_PAUSE));
+    }
+
+    #[test]
+    fn a_long_lead_that_was_lost_forgets_the_ends_before() {
+        let mut pauses = Pauses::default();
+        for _ in 0..5 {
+            pauses.after(Duration::ZERO);
+        }
+        pauses.lost_after(Duration::ZERO);
+        assert_eq!(pauses.after(Duration::ZERO), 32 * FIRST_PAUSE);
+        pauses.lost_after(LONG_ENOUGH);
+        assert_eq!(pauses.after(Duration::ZERO), FIRST_PAUSE);
     }
 }

@@ -21,12 +21,14 @@ use crate::terminal::{self, Terminal};
 use crate::variables::variables;
 use crate::{exec, store};
 
-/// Shortest period of a schedule: stores keep times in milliseconds, some in seconds.
-const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
+/// Shortest period of a schedule: its ttl has to leave room for renewals.
+const SHORTEST_PERIOD: Duration = Duration::from_secs(2);
 /// Longest period. Some stores cannot count a longer one.
 const LONGEST_PERIOD: Duration = Duration::from_secs(100 * 365 * 86_400);
-/// Longest wait for a name that is taken once in each period.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// Shortest of the longest ttls for a name that is taken once in each period.
+const SHORT_TTL: Duration = Duration::from_secs(1);
+/// Most that a wait for such a name is longer than its ttl.
+const LONGEST_MORE: Duration = Duration::from_secs(10);
 
 /// Takes the lock, runs the command under it and ends with its exit code.
 pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
@@ -45,7 +47,7 @@ pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
     // Settings that nobody wrote: they come of the period.
     let of_period = |failure: Failure| match args.once_per {
         Some(period) if failure.code == USAGE && args.taking.ttl.is_none() => {
-            failure.and(&format!("--once-per {} takes half of it, or less, for the ttl", format_duration(period)))
+            failure.and(&format!("--once-per {} takes a twentieth of it, or less, for the ttl", format_duration(period)))
         }
         _ => failure,
     };
@@ -64,13 +66,15 @@ pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
 
 /// How a lock is taken once in each period of a schedule.
 ///
-/// Let `s` be how far a host may come from the right time. The first of a period comes `s` too early at
-/// most and the last `s` too late, so the name has to stay taken for more than `2s`. It has to be free
-/// `2s` before the period ends. Half of the period leaves the same room on both sides. No host's clock
-/// is read.
+/// Let `s` be how far a host may come from the right time. Within one period the first host comes at
+/// most `s` early and the last at most `s` late, so the name has to stay taken for more than `2s`. It
+/// has to be free `2s` before the period ends. Half of the period leaves the same room on both sides.
+/// No host's clock is read.
 ///
-/// A short wait is for stores that answer "busy" to all when several come at the same moment, and for
-/// an outage. It counts as coming late.
+/// A host that dies late in a long job keeps the name for up to the ttl. So the hosts of the next period
+/// wait somewhat longer than that. A wait counts as coming late: with an `s` of a fifth of the period it
+/// has to end within a tenth. So the ttl is a twentieth. The wait is also for stores that answer "busy"
+/// to all when several come at the same moment, and for an outage.
 fn once_per(period: Duration, taking: &Taking, settings: &Settings) -> Result<Taking, Failure> {
     let (half, asked) = (period / 2, taking.ttl.or(settings.ttl));
     if period < SHORTEST_PERIOD {
@@ -81,14 +85,15 @@ fn once_per(period: Duration, taking: &Taking, settings: &Settings) -> Result<Ta
     if period > LONGEST_PERIOD {
         return Err(Failure::usage(format!("--once-per {period:?} is longer than a century; use a shorter period")));
     }
-    if let Some(ttl) = taking.ttl.filter(|ttl| *ttl > half) {
-        let [ttl, period, half] = [ttl, period, half].map(format_duration);
+    let longest = (period / 20).max(SHORT_TTL);
+    if let Some(ttl) = taking.ttl.filter(|ttl| *ttl > longest) {
+        let [ttl, period, longest] = [ttl, period, longest].map(format_duration);
         let what =
             format!("a host that dies would keep the name for the ttl of {ttl}, into the next period of --once-per {period}");
-        return Err(Failure::usage(format!("{what}; lower --ttl to {half} at most")));
+        return Err(Failure::usage(format!("{what}; lower --ttl to {longest} at most")));
     }
-    let ttl = asked.unwrap_or(TTL).min(half);
-    let wait = (half / 10).min(LONGEST_WAIT);
+    let ttl = asked.unwrap_or(TTL).min(longest);
+    let wait = (ttl + (ttl / 2).min(LONGEST_MORE)).min(period * 3 / 40);
     Ok(Taking { ttl: Some(ttl), min_hold: Some(half), wait: Some(wait), no_wait: false, ..taking.clone() })
 }
 

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Method, Request, Response, StatusCode, Version, response};
+use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, Version, response};
 use http_body::Frame;
 use tenure::Name;
 use tokio::sync::watch;
@@ -18,6 +19,9 @@ use crate::problem::Problem;
 
 /// Longest wait for the first one's answer. Its client may stop reading, and then the answer never ends.
 const LONGEST_JOIN: Duration = Duration::from_secs(30);
+
+/// Headers of requests that join nobody.
+const SPECIAL: [HeaderName; 6] = [RANGE, IF_RANGE, IF_MATCH, IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE];
 
 /// An answer, or why there is none.
 type Outcome = Result<Arc<Copied>, Problem>;
@@ -70,6 +74,11 @@ pub(crate) struct Recorder {
 }
 
 impl Question {
+    /// Whether the answer may be to these headers: a part, or that nothing has changed.
+    pub(crate) fn is_special(headers: &HeaderMap) -> bool {
+        SPECIAL.iter().any(|header| headers.contains_key(header))
+    }
+
     pub(crate) fn of<B>(name: &Name, request: &Request<B>) -> Self {
         let target = request.uri().path_and_query().cloned();
         Self { name: name.clone(), method: request.method().clone(), target }

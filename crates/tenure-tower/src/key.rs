@@ -71,7 +71,7 @@ impl Key {
     }
 
     /// A field of a JSON body, as a [JSON pointer]: `/user/id`. It has to be a text or a whole
-    /// number.
+    /// number below 2^64.
     ///
     /// The body is read up to its [limit](Key::body_limit), and passed on whole. A body that is not
     /// JSON has no key. Of fields with the same name the last one counts.
@@ -86,7 +86,7 @@ impl Key {
                 None | Some(Value::Null) => Ok(None),
                 Some(Value::String(text)) => Ok(Some(text.clone())),
                 Some(Value::Number(number)) if !number.is_f64() => Ok(Some(number.to_string())),
-                Some(_) => Err("The key is neither a text nor a whole number."),
+                Some(_) => Err("The key is not a text or a whole number below 2^64."),
             }
         })
     }

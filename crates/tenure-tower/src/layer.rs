@@ -17,8 +17,8 @@ const MAX_KEY: usize = 256;
 /// Shortest [`LockLayerBuilder::max_key`] with digests: there must be room for one.
 const MIN_DIGESTED: usize = 40;
 /// Most requests that ask the store at once, unless [`LockLayerBuilder::in_flight`] says another.
-/// Enough for 6,000 a second at a store 20 ms away. A store that answers 128 in its timeout is fast
-/// enough for so many.
+/// 128 calls of 20 ms each are 6,400 a second. A store that cannot answer 128 calls within the timeout
+/// needs a smaller number.
 const IN_FLIGHT: usize = 128;
 /// Largest answer that is copied, unless [`LockLayerBuilder::copy_limit`] says another.
 const COPY_LIMIT: usize = 1024 * 1024;
@@ -119,8 +119,8 @@ impl LockLayerBuilder {
     }
 
     /// Ends a lease after this long, even if its renewals succeed. The handler is cancelled then,
-    /// or the body broken off. Against handlers that hang, clients that read slowly, and hang-ups that
-    /// nobody notices. Off by default. It has to be longer than a call to the store may take.
+    /// or the body broken off. It bounds handlers that hang, clients that read slowly, and hang-ups that
+    /// nobody notices. Off by default. It must exceed the operation timeout by a quarter.
     pub fn max_hold(mut self, max: Duration) -> Self {
         self.0.max_hold = Some(max);
         self
@@ -163,7 +163,8 @@ impl LockLayerBuilder {
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) for a prefix that is empty, too long, or has a colon
     /// or control characters, for a JSON pointer that is none, and for settings with which no lock
-    /// could be taken.
+    /// could be taken. [`Unsupported`](tenure::ErrorKind::Unsupported) for a cool-down at a store whose
+    /// leases end with their process.
     pub fn build(self) -> Result<LockLayer, Error> {
         let Self(settings) = self;
         settings.key.check()?;

@@ -29,14 +29,17 @@
 //!
 //! # Guarantees
 //! - No two handlers run for the same key at once, as far as the [store](tenure::store) keeps its
-//!   promise. A second request is [refused, waits, or gets a copy](Duplicate) of the first answer.
+//!   promise, unless [`OnOutage::FailOpen`] or [`Keyless::PassThrough`] serves one without a lock.
+//!   A second request is [refused, waits, or gets a copy](Duplicate) of the first answer.
 //! - The key is taken until the response *body* has ended, or the client has gone away. The last
 //!   part of a body is sent once the release was answered. So a client that has the whole answer
-//!   finds the key free, unless the body ended in a way that only its reader can see.
+//!   finds the key free. Exception: a body whose end nothing marks, neither length, trailers nor
+//!   `is_end_stream`.
 //! - An answer that switches protocols (101, a web socket) has no body. Its key is free at once, so work
 //!   on the connection that goes on needs a lock of its own.
 //! - If the lease is lost, the handler is cancelled: its future is dropped, and the answer is 503. A
-//!   body that is being sent ends with an error.
+//!   body that is being sent ends with an error. A loss that only the release finds out, as after
+//!   `tenure break`, leaves the answer as it is.
 //! - The [`Fence`](tenure::Fence) of the lease is an extension of the request. By it a database
 //!   refuses the writes of a handler that was paused for too long.
 //! - The key is free when the handler and its body have ended: by an answer, an error, a panic, or a
@@ -45,7 +48,8 @@
 //! - The lease is renewed for as long as the handler runs. A server of HTTP/1.1 does not notice a
 //!   hang-up while the handler leaves much of its body unread. So set a
 //!   [longest hold](LockLayerBuilder::max_hold), which bounds all of this.
-//! - A [cool-down](LockLayerBuilder::cool_down) is kept in all cases.
+//! - A [cool-down](LockLayerBuilder::cool_down) is kept however the request ends. It needs a lease: a
+//!   request that was served without one has none, and `tenure break` ends it.
 //! - A request takes one lease at most.
 //!
 //! # Answers

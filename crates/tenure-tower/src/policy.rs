@@ -19,11 +19,12 @@ pub enum Duplicate {
     /// reads it. Waiting requests use memory, so limit their number in front of this layer.
     Wait(Duration),
     /// It gets a copy of the first one's answer, if that is in this process and asks for the same:
-    /// method, path and query. Else it is refused.
+    /// method, path and query. Else it is refused. A request with `Range` or one of the `If-*` headers
+    /// joins nobody, and nobody joins it.
     ///
     /// The copy has the status, the headers, the body and its trailers. **Requests with the same
-    /// key get the same answer, so the key has to name the user.** Bodies of requests are not
-    /// compared. The path is what this layer sees: inside axum's `nest` it is the rest, so give each
+    /// key get the same answer, so the key has to name the user.** Bodies of requests and other headers,
+    /// such as `Accept`, are not compared. The path is what this layer sees: inside axum's `nest` it is the rest, so give each
     /// nested router a layer of its own, with its own prefix. Put compression around this layer, not
     /// inside it.
     ///

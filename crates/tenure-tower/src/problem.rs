@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::body::LockBody;
 use crate::frames::Frames;
 use crate::policy::RefuseWith;
+use crate::stats::Event;
 
 /// Pause for a client if nothing better is known.
 const SOON: Duration = Duration::from_secs(1);
@@ -85,6 +86,17 @@ impl Problem {
             Self::LockLost => "The lock was lost, and the request was cancelled. It may have had an effect.",
             Self::FirstFailed => "The first request with the same key was not answered.",
             Self::FirstTooLarge => "The answer to the first request with the same key is too large to copy.",
+        }
+    }
+
+    /// As what a request counts that joined one with this answer.
+    pub(crate) fn of_joined(self) -> Event {
+        match self {
+            Self::InProgress(..) | Self::CoolDown(..) => Event::Refused,
+            Self::NoKey | Self::BadKey(_) | Self::BodyTooLarge | Self::BodyUnreadable => Event::Invalid,
+            Self::StoreUnavailable | Self::StoreRefused => Event::FailedClosed,
+            Self::Overloaded => Event::Overloaded,
+            Self::LockLost | Self::FirstFailed | Self::FirstTooLarge => Event::Unanswered,
         }
     }
 

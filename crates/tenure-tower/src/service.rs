@@ -89,14 +89,18 @@ where
         shared.stats.count(Event::Keyless);
         return handle(shared, inner, request, None, None, form).await;
     };
-    let lead = match (settings.duplicate == Duplicate::Join).then(|| shared.joins.enter(Question::of(&name, &request))) {
+    let joins = settings.duplicate == Duplicate::Join && !Question::is_special(request.headers());
+    let lead = match joins.then(|| shared.joins.enter(Question::of(&name, &request))) {
         Some(Joined::Later(follower)) => {
             shared.stats.count(Event::Joined);
             // It needs no handler, so it takes up none of the handler's capacity.
             drop((inner, request));
             return Ok(match follower.outcome().await {
                 Ok(copied) => copied.response(),
-                Err(problem) => problem.response(form),
+                Err(problem) => {
+                    shared.stats.count(problem.of_joined());
+                    problem.response(form)
+                }
             });
         }
         Some(Joined::First(lead)) => Some(lead),

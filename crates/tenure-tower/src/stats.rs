@@ -13,12 +13,15 @@ pub struct Stats(Arc<[AtomicU64; Event::COUNT]>);
 pub struct Counts {
     /// Requests that got the lease.
     pub granted: u64,
-    /// Requests that were refused, because their key was taken or cooled down.
+    /// Requests that were refused, because their key was taken or cooled down. Requests that joined a
+    /// refused one are counted as it is.
     pub refused: u64,
     /// Requests that had to wait, whether they were served or refused afterwards.
     pub waited: u64,
     /// Requests that waited for the answer of another one.
     pub joined: u64,
+    /// Requests that joined another one and got no copy of its answer: it failed, or was too large.
+    pub unanswered: u64,
     /// Requests that were served without a lock in an outage of the store.
     pub failed_open: u64,
     /// Requests that were refused in an outage of the store, or by the store.
@@ -27,8 +30,8 @@ pub struct Counts {
     pub overloaded: u64,
     /// Leases that were lost before their request was answered.
     pub lost: u64,
-    /// Requests that were refused for their key: none, a bad one, or in a body too large to look
-    /// into.
+    /// Requests that were refused for what they are: without a key, with a bad one, or with a body that
+    /// broke off or is too large to look for the key.
     pub invalid: u64,
     /// Requests that were served without a lock, because they had no key.
     pub keyless: u64,
@@ -40,6 +43,7 @@ pub(crate) enum Event {
     Refused,
     Waited,
     Joined,
+    Unanswered,
     FailedOpen,
     FailedClosed,
     Overloaded,
@@ -61,6 +65,7 @@ impl Stats {
             refused: read(Event::Refused),
             waited: read(Event::Waited),
             joined: read(Event::Joined),
+            unanswered: read(Event::Unanswered),
             failed_open: read(Event::FailedOpen),
             failed_closed: read(Event::FailedClosed),
             overloaded: read(Event::Overloaded),

@@ -41,6 +41,43 @@ pub(crate) struct Args {
     no_limit: bool,
 }
 
+/// Highest rate that a service keeps up with.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Limit {
+    /// Nobody looked for it.
+    #[default]
+    Unknown,
+    /// It did not keep up with the first one that was tried.
+    Below(u64),
+    At(u64),
+}
+
+impl Limit {
+    /// Raises the rate by a tenth each time, until `step` says that the service does not keep up.
+    async fn find(first: u64, mut step: impl AsyncFnMut(u64) -> Result<bool, Error>) -> Result<Self, Error> {
+        let (mut limit, mut rate) = (Self::Below(first), first);
+        while step(rate).await? {
+            limit = Self::At(rate);
+            rate += (rate / 10).max(1);
+        }
+        Ok(limit)
+    }
+
+    fn rate(&self) -> Option<u64> {
+        if let Self::At(rate) = self { Some(*rate) } else { None }
+    }
+
+    /// Says why there is none.
+    fn complaint(&self) -> Option<String> {
+        match self {
+            Self::Below(rate) => {
+                Some(format!("it did not keep up with {rate} a second, the first rate of the search for its limit"))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// A service, and what was measured of it.
 struct Side {
     name: &'static str,
@@ -48,7 +85,7 @@ struct Side {
     measured: Measured,
     cpu: Duration,
     store_cpu: Duration,
-    limit: Option<u64>,
+    limit: Limit,
     /// At twice the limit.
     overload: Option<Measured>,
 }
@@ -56,7 +93,7 @@ struct Side {
 impl Side {
     fn new(name: &'static str, service: Service) -> Result<Self, Error> {
         let (measured, cpu, store_cpu) = (Measured::new()?, Duration::ZERO, Duration::ZERO);
-        Ok(Self { name, service, measured, cpu, store_cpu, limit: None, overload: None })
+        Ok(Self { name, service, measured, cpu, store_cpu, limit: Limit::Unknown, overload: None })
     }
 
     async fn turn(&mut self, store: &Store, plan: Plan) -> Result<(), Error> {
@@ -67,22 +104,19 @@ impl Side {
         Ok(())
     }
 
-    /// Raises the rate by a tenth each time, until the service does not keep up.
     async fn find_limit(&mut self, plan: Plan) -> Result<(), Error> {
-        let mut rate = plan.rate;
-        loop {
-            let step = measure(self.service.at, Plan { rate, time: STEP, ..plan }).await?;
-            if step.failed > 0 || step.quantile(0.99) > TOO_SLOW {
-                return Ok(());
-            }
-            self.limit = Some(rate);
-            rate += (rate / 10).max(1);
-        }
+        let at = self.service.at;
+        let step = async |rate| {
+            let step = measure(at, Plan { rate, time: STEP, ..plan }).await?;
+            Ok(step.failed == 0 && step.quantile(0.99) <= TOO_SLOW)
+        };
+        self.limit = Limit::find(plan.rate, step).await?;
+        Ok(())
     }
 
     /// Sends twice as many as the service can answer.
     async fn overload(&mut self, plan: Plan) -> Result<(), Error> {
-        if let Some(limit) = self.limit {
+        if let Some(limit) = self.limit.rate() {
             self.overload = Some(measure(self.service.at, Plan { rate: limit * 2, time: STEP, ..plan }).await?);
         }
         Ok(())
@@ -94,7 +128,10 @@ impl Side {
         if let Some(why) = measured.complaint(rate, KEPT) {
             return Some(format!("{name}: {why}"));
         }
-        let (overload, limit) = (self.overload.as_ref()?, self.limit?);
+        if let Some(why) = self.limit.complaint() {
+            return Some(format!("{name}: {why}"));
+        }
+        let (overload, limit) = (self.overload.as_ref()?, self.limit.rate()?);
         // Refusals are the right answer to that.
         let (served, limit) = (overload.rate(), whole(limit));
         (served < limit * KEPT_IN_OVERLOAD)
@@ -107,7 +144,11 @@ impl Side {
         let (longest, rate) = (millis(measured.longest()), measured.rate());
         let (served, failed) = (measured.served, measured.failed);
         let [cpu, store_cpu] = [self.cpu, self.store_cpu].map(|cpu| each(cpu, served + failed));
-        let limit = self.limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
+        let limit = match self.limit {
+            Limit::Unknown => "-".to_owned(),
+            Limit::Below(rate) => format!("<{rate}"),
+            Limit::At(rate) => rate.to_string(),
+        };
         println!(
             "{name:<14}{served:>9}{failed:>8}{rate:>9.0}{p50:>9}{p99:>9}{p999:>9}{longest:>9}{cpu:>9}{store_cpu:>9}{limit:>9}"
         );
@@ -189,7 +230,7 @@ fn print(args: &Args, sides: &[Side], before: &str) {
         println!("{name}: {at_once} requests under way at most; {held} waited for a connection");
     }
     for Side { name, overload, limit, .. } in sides {
-        let (Some(limit), Some(overload)) = (limit, overload) else { continue };
+        let (Some(limit), Some(overload)) = (limit.rate(), overload) else { continue };
         let Measured { refused, failed, at_once, held, .. } = overload;
         println!(
             "{name}, at twice its limit ({}/s for {} s): {:.0} served a second, {refused} refused with 503, {} failed otherwise; \
@@ -230,5 +271,15 @@ mod tests {
         assert!(kept(999, 1, 0, 10).unwrap().contains("1 requests"));
         assert!(kept(1_000, 0, 0, 20).unwrap().contains("50 a second"));
         assert!(kept(1_000, 0, 7, 10).unwrap().contains("7 requests"));
+    }
+
+    #[tokio::test]
+    async fn a_service_that_does_not_keep_up_with_the_first_rate_fails_the_run() {
+        let find = |first: u64| Limit::find(first, async |rate| Ok(rate <= 120));
+        let limit = find(100).await.unwrap();
+        assert_eq!((&limit, limit.complaint()), (&Limit::At(110), None));
+        let limit = find(200).await.unwrap();
+        assert!(limit.complaint().is_some_and(|why| why.contains("200")), "{limit:?}");
+        assert_eq!(Limit::Unknown.complaint(), None);
     }
 }

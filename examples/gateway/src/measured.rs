@@ -9,6 +9,7 @@
 //! are counted, and their latency still counts from the planned time.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -229,9 +230,10 @@ async fn send(arrivals: Arc<Arrivals>, client: Option<Client>, to: SocketAddr, f
     Ok(measured)
 }
 
-/// First user of a run. Users of another run may still be taken at a store that is kept.
+/// First user of a run, at random. Users of another run may still be taken at a store that is kept.
 fn first_user() -> u64 {
-    u64::from(std::process::id()) << 16
+    // The users after it have larger numbers.
+    RandomState::new().hash_one(std::process::id()) >> 1
 }
 
 #[cfg(test)]
@@ -263,6 +265,12 @@ mod tests {
         assert!(slow >= 100, "{slow} slow");
         assert!(measured.longest() >= Duration::from_millis(590), "{:?}", measured.longest());
         assert!(measured.held >= 100, "{} held", measured.held);
+    }
+
+    /// Containers that start at once have equal process ids.
+    #[test]
+    fn runs_with_the_same_process_id_have_users_of_their_own() {
+        assert_ne!(first_user(), first_user());
     }
 
     /// A crowd does not wait for the answers to others.

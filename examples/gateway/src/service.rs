@@ -113,6 +113,7 @@ fn metrics(stats: Option<&Stats>) -> String {
         ("refused", counts.refused),
         ("waited", counts.waited),
         ("joined", counts.joined),
+        ("unanswered", counts.unanswered),
         ("failed_open", counts.failed_open),
         ("failed_closed", counts.failed_closed),
         ("overloaded", counts.overloaded),

@@ -171,7 +171,7 @@ fn sell_everything(args: &Args) -> Result<ExitCode, Error> {
     );
     let began = Instant::now();
     let sales = sell_at_once(args, &place, wanted)?;
-    place.forget(&prefix_of_run())?;
+    place.forget(&prefix_of_run(&place))?;
     report(&sales).print();
     println!();
     println!("twice     orders of units that were sold before: the sale is oversold by that many");
@@ -225,7 +225,7 @@ fn sell(args: &Args, place: &Place, number: usize) -> Result<Sale, Error> {
     let command = [
         ("--row", number.to_string()),
         ("--store", store_of(place, number)),
-        ("--prefix", prefix(number)),
+        ("--prefix", prefix(place, number)),
         ("--shop", path.display().to_string()),
         ("--crashes", crashes.to_string()),
     ];
@@ -257,19 +257,19 @@ fn store_of(place: &Place, number: usize) -> String {
     match (ROWS[number].scheme, place.redis()) {
         (Some(""), Some(url)) => url.to_owned(),
         (Some(scheme), Some(url)) => {
-            format!("{url}{}scheme={scheme}&prefix={}", if url.contains('?') { '&' } else { '?' }, prefix(number))
+            format!("{url}{}scheme={scheme}&prefix={}", if url.contains('?') { '&' } else { '?' }, prefix(place, number))
         }
         _ => format!("sqlite:{}", Path::new(&place.file(&format!("locks-{number}.db"))).display()),
     }
 }
 
 /// In front of the keys of a row.
-fn prefix(number: usize) -> String {
-    format!("{}{number}:", prefix_of_run())
+fn prefix(place: &Place, number: usize) -> String {
+    format!("{}{number}:", prefix_of_run(place))
 }
 
-fn prefix_of_run() -> String {
-    format!("flash_sale/{}/", std::process::id())
+fn prefix_of_run(place: &Place) -> String {
+    place.prefix("flash_sale")
 }
 
 fn report(sales: &[Sale]) -> Table {

@@ -57,7 +57,7 @@ async fn main() -> Result<ExitCode, Error> {
     }
     let place = Place::new(args.store.as_deref())?;
     let file = format!("sqlite:{}", place.file("locks.db").display());
-    let prefix = format!("numbers/{}/", std::process::id());
+    let prefix = place.prefix("numbers");
     let parameters = |url: &str| format!("{url}{}prefix={prefix}", if url.contains('?') { '&' } else { '?' });
     let store = place.redis().map_or(file, parameters);
     let mut is_sound = number_floors(&args, &place, &store)?;

@@ -1,5 +1,6 @@
 //! Where the data and the locks are.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ pub struct Place {
     folder: TempDir,
     redis: Option<String>,
     server: Option<RedisServer>,
+    /// Random, because process ids of containers are alike.
+    run: u64,
 }
 
 impl Place {
@@ -38,7 +41,7 @@ impl Place {
             (Some("embedded") | None, None) => None,
             (Some(other), None) => return Err(format!("--store {other}: give embedded, redis, or redis://HOST").into()),
         };
-        Ok(Self { folder, redis, server })
+        Ok(Self { folder, redis, server, run: RandomState::new().hash_one(std::process::id()) })
     }
 
     /// URL of the Redis.
@@ -53,6 +56,11 @@ impl Place {
     pub fn probe(&self) -> Result<Probe, Error> {
         let connect = |url: &String| redis::Client::open(url.as_str())?.get_connection();
         Ok(Probe(self.redis.as_ref().map(connect).transpose()?))
+    }
+
+    /// Prefix of the keys of this run, which no other run at the same Redis has.
+    pub fn prefix(&self, program: &str) -> String {
+        format!("{program}/{}-{:016x}/", std::process::id(), self.run)
     }
 
     /// Deletes the keys of this run from a Redis of the user.
@@ -133,4 +141,17 @@ pub async fn open_locks(store: &str, ttl: Duration) -> Result<Locker, Error> {
         None => tenure_redis::Options::parse(store)?.open().await?,
     };
     Ok(Locker::builder(store).ttl(ttl).build()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Containers that start at once have equal process ids.
+    #[test]
+    fn runs_with_the_same_process_id_have_keys_of_their_own() {
+        let [one, other] = [(); 2].map(|()| Place::new(None).unwrap());
+        assert_ne!(one.prefix("x"), other.prefix("x"));
+        assert_eq!(one.prefix("x"), one.prefix("x"));
+    }
 }

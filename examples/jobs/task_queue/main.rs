@@ -137,7 +137,7 @@ struct Run {
 /// Does all tasks, or as many as can be done.
 fn run(args: &Args, place: &Place, mode: Mode) -> Result<Run, Error> {
     let name = mode.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
-    let (path, prefix) = (place.file(&format!("{name}.db")), format!("task_queue/{}/{name}/", std::process::id()));
+    let (path, prefix) = (place.file(&format!("{name}.db")), format!("{}{name}/", place.prefix("task_queue")));
     let store =
         place.redis().map_or_else(|| format!("sqlite:{}", place.file(&format!("{name}-locks.db")).display()), str::to_owned);
     let tasks = Tasks::create(&path)?;

@@ -200,6 +200,42 @@ fn a_command_that_cannot_be_run_ends_it() {
     assert!(place.is_free("x"));
 }
 
+/// As of a wrapper whose program is on a mount that is late. It could be run.
+#[test]
+fn a_command_that_lacks_something_is_run_again_after_a_pause() {
+    let place = Place::new();
+    for code in [126, 127] {
+        let name = code.to_string();
+        let command = format!("echo >> runs{code}; exit {code}");
+        let leading = place.spawn(&["lead", &name, "--", "sh", "-c", &command]);
+        wait_for("a second run", || place.read(&format!("runs{code}")).lines().count() == 2);
+        leading.signal(Signal::SIGTERM);
+        let ended = leading.end();
+        assert!(ended.code == 128 + 15 && ended.err.contains("campaigning for"), "{ended:?}");
+    }
+}
+
+/// It says so at once, and takes no turn from a host that has the command.
+#[test]
+fn a_candidate_without_its_command_does_not_wait() {
+    let place = Place::new();
+    assert_eq!(place.output(&["acquire", "--ttl", "10m", "x"]).code, 0);
+    let ended = place.spawn(&["lead", "x", "--", "./nothing"]).end();
+    assert_eq!(ended.code, 127, "{ended:?}");
+}
+
+/// The release finds it out.
+#[test]
+fn a_command_whose_lead_was_broken_ended_as_it_did() {
+    let place = Place::new();
+    let breaks = format!("{} break x; echo >> runs; exit 0", env!("CARGO_BIN_EXE_tenure"));
+    let leading = place.spawn(&["lead", "x", "--", "sh", "-c", &breaks]);
+    wait_for("a second run", || place.read("runs").lines().count() == 2);
+    leading.signal(Signal::SIGTERM);
+    let ended = leading.end();
+    assert!(ended.err.contains("was lost") && ended.err.contains("the command ended with 0 after"), "{ended:?}");
+}
+
 /// A wait of the configuration is for `run`. A candidate is patient.
 #[test]
 fn a_candidate_waits_for_ever() {

@@ -108,11 +108,11 @@ fn a_tick_of_a_quorum_runs_though_all_come_at_once() {
 #[test]
 fn a_tick_that_failed_is_over() {
     let place = Place::new();
-    assert_eq!(place.output(&["run", "--once-per", "1h", "report", "--", "false"]).code, 1);
-    let second = place.output(&["run", "--once-per", "1h", "report", "--", "echo", "twice"]);
+    assert_eq!(place.output(&["run", "--once-per", "1m", "report", "--", "false"]).code, 1);
+    let second = place.output(&["run", "--once-per", "1m", "report", "--", "echo", "twice"]);
     assert_eq!((second.code, second.out.as_str()), (75, ""), "{second:?}");
     assert!(second.err.contains("nobody"), "{second:?}");
-    assert_eq!(place.output(&["run", "-E", "0", "--once-per", "1h", "report", "--", "false"]).code, 0);
+    assert_eq!(place.output(&["run", "-E", "0", "--once-per", "1m", "report", "--", "false"]).code, 0);
 }
 
 /// Another host has it, and runs it.
@@ -144,6 +144,32 @@ fn the_room_between_ticks_is_half_a_period_on_both_sides() {
     std::thread::sleep((period * 8 / 10).saturating_sub(started.elapsed()));
     assert_eq!(run(), 0, "a host that was early for its tick did not run it");
     assert_eq!(run(), 75, "the tick ran twice");
+}
+
+/// A host dies when half of the period has passed, and its lease was renewed until then. The next comes at once.
+#[test]
+fn a_host_that_dies_late_costs_the_next_host_no_tick() {
+    let place = Place::new();
+    let command = |what| ["run", "-q", "--once-per", "16s", "report", "--", "sh", "-c", what];
+    let started = Instant::now();
+    let mut first = place.spawn(&command("echo > up; exec sleep 60"));
+    place.line("up");
+    std::thread::sleep(Duration::from_millis(8_300).saturating_sub(started.elapsed()));
+    first.signal(Signal::SIGKILL);
+    first.status();
+    let next = place.output(&command("echo run"));
+    assert_eq!((next.code, next.out.as_str()), (0, "run\n"), "{next:?}");
+}
+
+/// The period that a refusal names is one that works.
+#[test]
+fn the_shortest_period_works() {
+    let place = Place::new();
+    let refused = place.output(&["run", "--once-per", "500ms", "report", "--", "true"]);
+    assert_eq!(refused.code, 64, "{refused:?}");
+    let (_, shortest) = refused.err.trim().rsplit_once("the shortest period is ").expect("it names none");
+    let ended = place.output(&["run", "--once-per", shortest, "report", "--", "true"]);
+    assert_eq!(ended.code, 0, "{shortest}: {ended:?}");
 }
 
 #[test]

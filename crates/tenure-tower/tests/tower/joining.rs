@@ -250,3 +250,58 @@ async fn requests_of_other_routes_do_not_join() {
     assert_eq!((first.await.unwrap().status.as_u16(), second.await.unwrap().status.as_u16()), (200, 200));
     assert_eq!((handler.entries(), layer.stats().counts().joined), (1, 1));
 }
+
+/// Their answers are for those who have a part, or an earlier state.
+#[tokio::test]
+async fn requests_for_a_part_or_a_change_do_not_join() {
+    const ALONE: [&str; 6] = ["range", "if-range", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since"];
+    for header in ALONE {
+        let (locks, handler) = (memory(), Handler::new());
+        let layer = joining(&locks);
+        let service = locked(&layer, &handler);
+        let asking =
+            || Request::builder().method("POST").uri("/").header(KEY, "7").header(header, "x").body(Full::from("ping")).unwrap();
+        let first = sending(&service, "7");
+        handler.entered(1).await;
+        assert_eq!(send(&service, asking()).await.reason(), "in-progress", "{header} joins");
+        handler.let_out(1);
+        assert_eq!(first.await.unwrap().status, 200);
+        // Nor does anybody join it.
+        let first = tokio::spawn({
+            let (service, asking) = (service.clone(), asking());
+            async move { send(&service, asking).await }
+        });
+        handler.entered(2).await;
+        assert_eq!(send(&service, request("7")).await.reason(), "in-progress", "its answer to {header} is joined");
+        assert_eq!(send(&service, asking()).await.reason(), "in-progress", "its answer to {header} is joined");
+        handler.let_out(1);
+        assert_eq!(first.await.unwrap().status, 200);
+        assert_eq!(layer.stats().counts().joined, 0);
+    }
+}
+
+/// A crowd that is refused counts as refused, each of it.
+#[tokio::test]
+async fn a_crowd_that_gets_no_answer_is_counted() {
+    let store = Faulty::new(MemoryStore::new());
+    let (locks, handler) = (Locker::new(store.clone()), Handler::new());
+    let (layer, (_, serve)) = (joining(&locks), counting(&handler, 100));
+    let service: Lock<Stub> = layer.layer(serve);
+    // The key is taken elsewhere, and the answer takes its time.
+    let elsewhere = locks.mutex("t:7").acquire().await.unwrap();
+    store.at(Operation::Acquire, 1, Fate::DelayedBefore(Duration::from_millis(100)));
+    let (first, second) = (sending(&service, "7"), sending(&service, "7"));
+    assert_eq!((first.await.unwrap().reason(), second.await.unwrap().reason()), ("in-progress".into(), "in-progress".into()));
+    let Counts { joined, refused, .. } = layer.stats().counts();
+    assert_eq!((joined, refused), (1, 2));
+    elsewhere.release().await.unwrap();
+    // Its answer is too large to copy.
+    let first = sending(&service, "7");
+    handler.entered(1).await;
+    let second = sending(&service, "7");
+    behind(&layer, 2).await;
+    handler.let_out(1);
+    assert_eq!((first.await.unwrap().status.as_u16(), second.await.unwrap().reason()), (201, "first-too-large".into()));
+    let Counts { joined, refused, unanswered, .. } = layer.stats().counts();
+    assert_eq!((joined, refused, unanswered), (2, 2, 1));
+}

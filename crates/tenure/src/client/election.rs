@@ -21,7 +21,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Bounds of that time.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(1);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(3_600);
-/// Time for which an answer may be old. A store that shows smaller fences for longer gives them anew.
+/// Time for which an answer may be old. A store that shows smaller fences for longer has lost its
+/// counter and counts from below.
 const LONGEST_OLD: Duration = Duration::from_secs(30);
 
 /// An election: at most one of its candidates leads. See [`Locker::election`].
@@ -73,9 +74,9 @@ impl Election {
     /// fence is smaller than one seen before is left out: that answer was old. A fence that the
     /// store keeps later than the grant comes as one more item.
     ///
-    /// An outage of the store is one error. The stream goes on after it. So is a store that shows
-    /// nothing but smaller fences for 30 s: it has lost its counter. The fences begin anew after that
-    /// error. After an error that no repetition mends the stream ends.
+    /// Two things come as one error each, and the stream goes on: an outage, and a store that has shown
+    /// only smaller fences for 30 s, because it lost its counter. The fences begin anew after the latter.
+    /// After an error that no repetition mends the stream ends.
     ///
     /// # Cancel safety
     /// A dropped `next()` loses nothing.
@@ -221,8 +222,10 @@ struct Seen {
     is_known: bool,
     /// The largest fence.
     fence: Option<Fence>,
-    /// Time of the first leader with a smaller one, since the last with none.
-    old_since: Option<BootTime>,
+    /// When a smaller fence was first seen, since the last one that was not smaller, and the last one.
+    old: Option<(BootTime, Option<Fence>)>,
+    /// Nobody led after that. If the same answer comes again, it was an old one.
+    is_past: bool,
 }
 
 impl Seen {
@@ -240,7 +243,8 @@ impl Seen {
         let fence = leader.as_ref().and_then(|leader| leader.fence);
         let is_old = fence.is_some() && fence < self.fence;
         if is_old {
-            let since = *self.old_since.get_or_insert(now);
+            let since = self.old.filter(|(_, last)| !self.is_past || fence > *last).map_or(now, |(since, _)| since);
+            (self.old, self.is_past) = (Some((since, fence)), false);
             if now.since(since) < LONGEST_OLD {
                 return Ok(false);
             }
@@ -250,8 +254,9 @@ impl Seen {
             return Err(Error::unavailable(what).with_hint("see whether its data was deleted or restored"));
         }
         if fence.is_some() {
-            self.old_since = None;
+            self.old = None;
         }
+        self.is_past = leader.is_none();
         if self.is_known && self.last == *leader {
             return Ok(false);
         }

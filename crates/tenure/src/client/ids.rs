@@ -26,7 +26,7 @@ use crate::{Error, ErrorKind, Fence, Name};
 const TTL: Duration = Duration::from_secs(3);
 
 impl Locker {
-    /// Returns a source of ids that no other gets that uses this name in the same store.
+    /// Returns a source of ids. No other source of this name in the same store gives the same id.
     ///
     /// Nothing happens before [`Ids::next`], which also reports a bad name.
     pub fn ids(&self, name: impl AsRef<str>) -> Ids {

@@ -192,3 +192,52 @@ async fn a_store_that_forgot_its_counter_is_one_error_and_the_stream_goes_on() {
     clock.sleep(secs(60));
     assert!(timeout(secs(10), leaders.next()).await.is_err(), "it comes twice");
 }
+
+/// Two old answers far apart, and nobody between them, are no store that shows nothing else.
+#[tokio::test(start_paused = true)]
+async fn an_old_answer_after_nobody_is_an_old_answer() {
+    let (clock, store, locks) = world();
+    let election = locks.election("billing");
+    election.candidate("before").campaign().await.unwrap().resign().await.unwrap();
+    let first = election.candidate("a").campaign().await.unwrap();
+    let mut old = locks.inspect("billing").await.unwrap().unwrap();
+    let mut leaders = election.observe();
+    assert_eq!(label(next(&mut leaders).await.as_ref()), Some("a"));
+    let below = Fence::from_counter(first.fence().unwrap().counter() - 1);
+    (old.holders[0].owner, old.holders[0].fence) = (Owner::generate("old").unwrap(), below);
+    store.shows(old.clone());
+    assert!(timeout(secs(10), leaders.next()).await.is_err(), "an old leader comes again");
+    let mut nobody = old.clone();
+    nobody.holders.clear();
+    store.shows(nobody);
+    assert_eq!(next(&mut leaders).await, None);
+    clock.sleep(secs(31));
+    store.shows(old);
+    assert!(timeout(secs(10), leaders.next()).await.is_err(), "an old leader comes again after nobody");
+}
+
+/// New leaders below are no old answers, though nobody leads between them.
+#[tokio::test(start_paused = true)]
+async fn short_leads_of_a_store_that_forgot_its_counter_are_seen() {
+    let (clock, store, locks) = world();
+    let election = locks.election("billing");
+    for _ in 0..9 {
+        election.candidate("before").campaign().await.unwrap().resign().await.unwrap();
+    }
+    let _first = election.candidate("a").campaign().await.unwrap();
+    let entry = locks.inspect("billing").await.unwrap().unwrap();
+    let mut leaders = election.observe();
+    assert_eq!(label(next(&mut leaders).await.as_ref()), Some("a"));
+    let mut told = None;
+    for counter in 1..5 {
+        let mut shown = entry.clone();
+        (shown.holders[0].owner, shown.holders[0].fence) = (Owner::generate("b").unwrap(), Fence::from_counter(counter));
+        store.shows(shown.clone());
+        told = told.or(timeout(secs(2), leaders.next()).await.ok().and_then(|item| item.unwrap().err()));
+        clock.sleep(secs(12));
+        shown.holders.clear();
+        store.shows(shown);
+        let _ = timeout(secs(2), leaders.next()).await;
+    }
+    assert!(told.is_some_and(|error| error.to_string().contains("counter")), "no leader is seen any more");
+}
