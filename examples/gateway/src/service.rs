@@ -10,6 +10,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName};
 use axum::routing::{get, post};
+use axum::serve::ListenerExt as _;
 use axum::{Extension, Router};
 use tenure::{Fence, Locker};
 use tenure_tower::{Key, LockLayer, OnOutage, Stats};
@@ -147,6 +148,8 @@ async fn serve(args: &Args) -> Result<(), Error> {
         .with_state(Log::default());
     let listener = TcpListener::bind(args.listen).await?;
     println!("{LISTENING}{}", listener.local_addr()?);
+    // The head of an answer and its last part are two writes. Else the second waits for an acknowledgement of the first.
+    let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
     axum::serve(listener, app).await?;
     Ok(())
 }
