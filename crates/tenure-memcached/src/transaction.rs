@@ -168,7 +168,7 @@ impl Call<'_> {
                     if let Some(outcome) = finish(outcome, &found.item) {
                         return outcome.map(|outcome| Done { outcome, found, repeated });
                     }
-                    // What was written may be there yet.
+                    // The item that was written may still be there.
                     repeated = true;
                     rivals.let_on(self, repeated).await?;
                     start = Start::Anew;

@@ -141,7 +141,7 @@ impl Shared {
                 Entry::Locked(guard)
             }
             Err(error) if error.is_transient() => {
-                let cause = self.traffic.verdict(&error, asked, left.saturating_add(self.traffic.limit()));
+                let cause = self.traffic.verdict(&error, asked, left);
                 self.refused(name, &error, cause)
             }
             Err(error) => self.refused(name, &error, Cause::Overload),

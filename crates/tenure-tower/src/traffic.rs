@@ -44,22 +44,18 @@ impl Traffic {
         Self { locks, turns, gone: watch::Sender::new(None), limit }
     }
 
-    pub(crate) fn limit(&self) -> Duration {
-        self.limit
-    }
-
     /// Waits for a turn among those that ask, for `wait` if the request may wait for its key. Fails if there is none in
     /// time. One that may not wait fails at once while the store is gone.
     ///
     /// # Cancel safety
     /// A dropped future gives its turn to the next.
     pub(crate) async fn turn(&self, wait: Duration) -> Result<Turn, Cause> {
-        let mut gone = self.gone.subscribe();
         if let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() {
             return Ok(turn);
         }
         let turn = Arc::clone(&self.turns).acquire_owned();
         let turn = if wait.is_zero() {
+            let mut gone = self.gone.subscribe();
             if self.is_gone() {
                 return Err(Cause::Outage);
             }
@@ -84,14 +80,14 @@ impl Traffic {
         BootTime::now().since(gone) <= self.limit + self.slack() && self.locks.last_served() < Some(gone)
     }
 
-    /// Returns why a request has failed that asked from `since` on. In time it takes `most`.
-    pub(crate) fn verdict(&self, error: &Error, since: BootTime, most: Duration) -> Cause {
+    /// Returns why a request has failed that asked from `since` on, and might wait for its key for `wait`.
+    pub(crate) fn verdict(&self, error: &Error, since: BootTime, wait: Duration) -> Cause {
         if error.kind() == ErrorKind::Overloaded {
             return Cause::Overload;
         }
         // If the timers of this process are late, it stood still, and the silence may be its own.
         let now = BootTime::now();
-        let was_late = now.since(since) > most.saturating_add(self.slack());
+        let was_late = now.since(since) > wait.saturating_add(self.limit + self.slack());
         let recently = since.max(now - self.limit - self.slack());
         if was_late || self.locks.last_served() > Some(recently) {
             return Cause::Overload;
@@ -116,9 +112,9 @@ mod tests {
     fn a_call_that_got_no_turn_at_the_store_is_no_outage() {
         let (limit, since) = (Duration::from_secs(1), BootTime::now());
         let traffic = Traffic::new(Locker::new(MemoryStore::new()), 1, limit);
-        assert_eq!(traffic.verdict(&Error::overloaded("the pool lent no connection"), since, limit), Cause::Overload);
+        assert_eq!(traffic.verdict(&Error::overloaded("the pool lent no connection"), since, Duration::ZERO), Cause::Overload);
         assert!(!traffic.is_gone());
-        assert_eq!(traffic.verdict(&Error::unavailable("it is loading"), since, limit), Cause::Outage);
+        assert_eq!(traffic.verdict(&Error::unavailable("it is loading"), since, Duration::ZERO), Cause::Outage);
         assert!(traffic.is_gone());
     }
 }

@@ -173,7 +173,7 @@ fn flushed(stage: &mut Stage<'_>, on: &Memcached) {
     stage.is_taken_away(Heir::Comes, "flush_all", || on.server().flush_all());
 }
 
-/// Nothing can be written, so nothing is renewed. What is held is not freed, and nobody new is granted.
+/// The server refuses every write: no lock is renewed or granted, and held ones are not freed.
 fn full(stage: &mut Stage<'_>, on: &Memcached) {
     let c = stage.far();
     let filling = std::cell::OnceCell::new();

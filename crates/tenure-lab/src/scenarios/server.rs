@@ -150,7 +150,7 @@ fn replies_stop<T: Target>(stage: &mut Stage<'_>, on: &T) {
     stage.is_cut_off("replies stop", || on.proxy().hold_replies(), || on.proxy().heal(), next);
 }
 
-/// Its session stays. What it had sent before arrives late, and does no harm.
+/// Its session stays. The requests that it had sent arrive late, and do no harm.
 fn half_open<T: Target>(stage: &mut Stage<'_>, on: &T) {
     let (a, _, _, second) = stage.begins();
     stage.some_time();

@@ -261,7 +261,7 @@ async fn a_silent_server_among_others_is_not_waited_for() {
     assert_eq!(options.open().await.unwrap_err().kind(), ErrorKind::Refused);
 }
 
-/// Its connections end with it. What they had not answered may run all the same.
+/// Its connections end with it. Commands without an answer may still run.
 #[test]
 fn a_runtime_that_ends_leaves_commands_that_may_run() {
     let server = MemcachedServer::start();

@@ -31,7 +31,7 @@ impl MemcachedServer {
                 assert!(self.stat("evictions") > evictions);
                 return;
             }
-            // What was read is spared for a while, by the age of what was not.
+            // An item that was read is evicted later: the server looks at the age of those that nobody reads.
             std::thread::sleep(Duration::from_millis(100));
         }
         panic!("{key} is never evicted");

@@ -232,7 +232,7 @@ async fn a_whole_answer_over_http_is_joined_however_it_ends() {
     }
 }
 
-/// The key names a user. What the user asks for is another matter.
+/// The key names a user, who may ask for several things at once.
 #[tokio::test]
 async fn requests_of_other_routes_do_not_join() {
     let (locks, handler) = (memory(), Handler::new());
@@ -251,7 +251,7 @@ async fn requests_of_other_routes_do_not_join() {
     assert_eq!((handler.entries(), layer.stats().counts().joined), (1, 1));
 }
 
-/// Their answers are for those who have a part, or an earlier state.
+/// Their answers are of use only to a client that has a part, or an earlier state.
 #[tokio::test]
 async fn requests_for_a_part_or_a_change_do_not_join() {
     const ALONE: [&str; 6] = ["range", "if-range", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since"];

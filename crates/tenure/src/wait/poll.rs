@@ -159,7 +159,7 @@ impl Wait<'_> {
         let waited = self.core.session.clock.now().since(self.started);
         let never_answered = !self.core.session.has_answered();
         if (never_answered && waited >= FIRST_CONTACT) || self.left().is_some_and(|left| left.is_zero()) {
-            // For those who follow, and whose time ends before the next leader has asked.
+            // A follower reports it, if its wait ends before the next leader has asked.
             self.publish_status(Some(&error));
             return Err(error);
         }

@@ -82,7 +82,7 @@ async fn a_wait_is_prolonged_by_one_operation_timeout_at_most() {
     assert!(served <= Some(started) && locks.last_served() == served, "nothing was answered meanwhile");
 }
 
-/// A leader whose wait ends in an outage leaves word for those who follow.
+/// A leader that gives up in an outage publishes it to its followers.
 #[tokio::test(start_paused = true)]
 async fn who_follows_in_an_outage_is_told_of_it() {
     let (_clock, store, locks) = world();
