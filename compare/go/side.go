@@ -4,7 +4,8 @@
 //	side LIBRARY URL NAME try     asks once and gives up what it got; exits 75 where it is refused
 //	side LIBRARY URL NAME hold    holds from the file `held` on to the end of its input; prints what the release says
 //
-// LIBRARY rueidislock takes two of three keys, as it ships; rueidislock-one takes one. A turn is what tenure_testkit::Counter
+// LIBRARY rueidislock takes two of three keys, as it ships; rueidislock-one takes one. It asks for each key for
+// $TRY_NEXT_AFTER. If it loses what it holds, it makes the file `lost`. A turn is what tenure_testkit::Counter
 // calls a visit. If the library reports a lost lock, this program says so and exits 79.
 package main
 
@@ -94,8 +95,10 @@ type byRueidislock struct {
 func ofRueidislock(majority int32, what string) func(url, name string) lock {
 	return func(url, name string) lock {
 		option := rueidislock.LockerOption{ClientOption: must(rueidis.ParseURL(url)), KeyMajority: majority}
-		if what == "try" {
-			// Who asks once has an answer, also from a slow server.
+		if asks := os.Getenv("TRY_NEXT_AFTER"); asks != "" {
+			option.TryNextAfter = must(time.ParseDuration(asks))
+		} else if what != "count" {
+			// Who asks once has an answer, also from a slow server. Of a key that is late it never asks again.
 			option.TryNextAfter = 10 * time.Second
 			option.KeyValidity = ttl
 		}
@@ -213,6 +216,12 @@ func hold(lock lock) {
 	for !lock.acquire() {
 	}
 	must(0, os.WriteFile("held", []byte("held\n"), 0o644))
+	if lock, is := lock.(*byRueidislock); is {
+		go func() {
+			<-lock.held.Done()
+			must(0, os.WriteFile("lost", []byte("lost\n"), 0o644))
+		}()
+	}
 	must(io.ReadAll(os.Stdin))
 	giveUp(lock)
 	leave(0, "released")

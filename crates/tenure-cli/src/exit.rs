@@ -180,11 +180,13 @@ fn takes_a_line() -> bool {
 }
 
 impl Aside {
-    /// Gives a reader a moment to take the line before another follows.
+    /// Gives a reader a moment to take the line before another follows, or we exit. A reader that takes
+    /// lines is not what is slow: then a busy machine keeps our thread, and it gets more time.
     pub(crate) async fn finish(&self) {
-        const TURNS: u32 = 50;
-        for _ in 0..TURNS {
-            if self.0.as_ref().is_none_or(JoinHandle::is_finished) {
+        const MOMENT: u32 = 50;
+        const MORE: u32 = 2_500;
+        for turn in 0..MORE {
+            if self.0.as_ref().is_none_or(JoinHandle::is_finished) || (turn >= MOMENT && !takes_a_line()) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -235,6 +237,13 @@ mod tests {
     #[test]
     fn a_message_is_one_line_and_moves_no_cursor() {
         assert_eq!(one_line("a\nb\x1b[2Jc\n"), "a b\\u{1b}[2Jc");
+    }
+
+    #[tokio::test]
+    async fn a_line_that_a_reader_would_take_is_waited_for() {
+        let aside = Aside(Some(std::thread::spawn(|| std::thread::sleep(Duration::from_millis(700)))));
+        aside.finish().await;
+        assert!(aside.0.is_some_and(|thread| thread.is_finished()), "the process would exit without its last line");
     }
 
     #[test]

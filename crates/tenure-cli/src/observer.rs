@@ -45,11 +45,13 @@ impl Observer {
         }
     }
 
-    /// Says for whom it waits, unless that was said in detail.
-    pub(crate) fn say_who_holds(&self) {
+    /// Says for whom it waits, unless that was said in detail. Returns `false` if the store has not said
+    /// yet that somebody holds.
+    pub(crate) fn say_who_holds(&self) -> bool {
         let holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let (Voice::Normal, Some(holder)) = (self.voice, holder) {
+        if let (Voice::Normal, Some(holder)) = (self.voice, &holder) {
             drop(self.voice.say_aside(format_args!("{}: {holder}", self.what)));
         }
+        holder.is_some()
     }
 }

@@ -138,7 +138,10 @@ impl<'a> Plan<'a> {
                         Ok(guards) => break Ok(guards),
                         Err(error) => break Err(self.not_acquired(locker, error).await),
                     },
-                    () = &mut silence, if !silence.is_elapsed() => observer.say_who_holds(),
+                    // A store that is slow to answer has not said yet for whom.
+                    () = &mut silence, if !silence.is_elapsed() => if !observer.say_who_holds() {
+                        silence.set(sleep(SILENCE));
+                    },
                 }
             }
         };

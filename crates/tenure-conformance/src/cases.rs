@@ -15,11 +15,13 @@ pub mod several;
 pub mod shares;
 pub mod waiting;
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::store::{AcquireReply, Enqueue, Grant, ReleaseReply, Request, Store};
-use tenure::{ErrorKind, Fence, Lease, Locker, Name, Owner, Share};
+use tenure::store::{AcquireReply, Enqueue, Grant, ReleaseReply, RenewReply, Request, Store};
+use tenure::{Error, ErrorKind, Fence, Lease, Locker, Name, Owner, ReleaseOutcome, Share};
+use tokio::task::JoinError;
 
 pub(crate) use crate::{NotApplicable, Outcome, Plant, Subject};
 
@@ -31,6 +33,9 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const HANDOFF_TTL: Duration = Duration::from_secs(10);
 /// For waits whose end is an event: only a hang lasts as long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// For the releases in the background. Where a call had no answer, they go on for as long as it may still be on its way; a lease
+/// that nobody releases lives longer.
+pub(crate) const CLEAN_UP: Duration = Duration::from_secs(45);
 
 pub(crate) fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -60,10 +65,38 @@ pub(crate) fn lease(request: &Request) -> Lease {
 
 /// The grant of a request that must be granted.
 pub(crate) async fn granted(store: &dyn Store, request: &Request) -> Grant {
-    match store.acquire(request).await {
-        Ok(AcquireReply::Granted(grant)) => grant,
+    match store.acquire(request).await.unwrap() {
+        AcquireReply::Granted(grant) => grant,
         other => panic!("{:?} was to be granted: {other:?}", request.name),
     }
+}
+
+/// The answer to the renewal of one lease.
+pub(crate) async fn renew(store: &dyn Store, lease: &Lease) -> RenewReply {
+    let mut answers = store.renew(std::slice::from_ref(lease)).await;
+    assert_eq!(answers.len(), 1, "{answers:?}");
+    answers.remove(0).unwrap()
+}
+
+/// The error of a wait that came to its end. Any other is shown in its own words.
+pub(crate) fn timed_out<T: Debug>(waited: Result<T, Error>) -> Error {
+    let error = waited.unwrap_err();
+    assert!(error.kind() == ErrorKind::TimedOut, "it is held: {error:?}");
+    error
+}
+
+/// The outcome of a release that was answered.
+pub(crate) fn outcome_of(released: Result<ReleaseOutcome, Error>) -> ReleaseOutcome {
+    let answered = match released.unwrap() {
+        ReleaseOutcome::Unknown { error, .. } => Err(error),
+        outcome => Ok(outcome),
+    };
+    answered.unwrap()
+}
+
+/// The result of a task. Its panic goes on here, and is not printed again.
+pub(crate) fn joined<T>(task: Result<T, JoinError>) -> T {
+    task.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 /// Whether a later grant has the larger number; where the store does not count, it has none.
@@ -71,9 +104,9 @@ pub(crate) fn rises(store: &dyn Store, later: Option<Fence>, earlier: Option<Fen
     if store.features().fence { later > earlier } else { later.is_none() }
 }
 
-/// For how long the store keeps a lease of [`TTL`]: some know no shorter ones than they have.
-pub(crate) async fn kept(store: &dyn Store) -> Duration {
-    let probe = request("probe", TTL);
+/// For how long the store keeps a lease of this ttl: some know no shorter ones than they have.
+pub(crate) async fn kept(store: &dyn Store, ttl: Duration) -> Duration {
+    let probe = request("probe", ttl);
     let kept = granted(store, &probe).await.ttl;
     assert_eq!(store.release(&lease(&probe), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     kept

@@ -218,11 +218,11 @@ impl Connection {
         end: Instant,
         call: impl Future<Output = Result<T, tonic::Status>>,
     ) -> Result<T, Failed> {
-        let (began, server) = (Instant::now(), &self.members[live.at].shown);
+        let (limit, server) = (end.saturating_duration_since(Instant::now()), &self.members[live.at].shown);
         let failed = match timeout_at(end, call).await {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(status)) => Failed::in_time(&status, server, began),
-            Err(_) => Failed::silent(server, began.elapsed()),
+            Ok(Err(status)) => Failed::in_time(&status, server, limit),
+            Err(_) => Failed::silent(server, limit),
         };
         if failed.leaves {
             self.leave(live);
@@ -282,7 +282,7 @@ impl Connection {
                 }
                 Err(Error::unreachable(format!("cannot connect to {shown}: {cause}")))
             }
-            Err(_) => Err(Error::unreachable(format!("cannot connect to {shown}: no answer"))),
+            Err(_) => Err(Error::unreachable(format!("cannot connect to {shown}: no answer in time"))),
         }
     }
 

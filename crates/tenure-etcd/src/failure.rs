@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use tenure::{Error, ErrorKind};
-use tokio::time::Instant;
 use tonic::{Code, Status};
 
 /// A call that was not answered as it should be.
@@ -27,10 +26,10 @@ impl From<Failed> for Error {
 const LEADERLESS: [&str; 5] = ["no leader", "leader changed", "request timed out", "server stopped", "unhealthy cluster"];
 
 impl Failed {
-    /// The answer to a call that began then. The client library has a timer for it as well, and so has the server.
-    pub(crate) fn in_time(status: &Status, server: &str, began: Instant) -> Self {
+    /// The answer to a call that has so much time. The client library has a timer for it as well, and so has the server.
+    pub(crate) fn in_time(status: &Status, server: &str, limit: Duration) -> Self {
         match status.message() {
-            "Timeout expired" => Self::silent(server, began.elapsed()),
+            "Timeout expired" => Self::silent(server, limit),
             _ => Self::of(status, server),
         }
     }
@@ -40,9 +39,11 @@ impl Failed {
         let Some(said) = text.strip_prefix("etcdserver: ").or_else(|| text.strip_prefix("auth: ")) else {
             return Self::unheard(code, text, server);
         };
-        let leaves = LEADERLESS.iter().any(|leaderless| said.contains(leaderless));
-        let what = format!("{server} says: {said}");
+        let (is_leaderless, learns) = (LEADERLESS.iter().any(|text| said.contains(text)), said.contains("for learner"));
+        let (leaves, what) = (is_leaderless || learns, format!("{server} says: {said}"));
         let error = match code {
+            // It looks at no request of a client.
+            _ if learns => Error::unreachable(what),
             _ if leaves => Error::unreachable(what).maybe_applied(),
             Code::PermissionDenied | Code::Unauthenticated => {
                 Error::refused(what).with_hint("correct the user, its password or its roles")

@@ -249,7 +249,7 @@ pub(crate) async fn keep_many(connection: &Connection, ids: &[i64], end: Instant
 async fn keep_some(connection: &Connection, ids: &[i64], kept: &mut Kept, end: Instant) -> Result<(), Error> {
     let requests = ids.iter().map(|id| LeaseId { id: *id }).collect();
     let mut answers = connection.stream::<LeaseId, LeaseLeft>(LEASE_KEEP_ALIVE, requests, false, end).await?;
-    let silent = |_| Error::unreachable("etcd did not renew in time").maybe_applied();
+    let silent = |_| Error::unreachable("etcd did not answer in time").maybe_applied();
     while kept.left.len() < ids.len() {
         match timeout_at(end, answers.next()).await.map_err(silent)? {
             Some(Ok(answer)) if answer.id == ids[kept.left.len()] => {

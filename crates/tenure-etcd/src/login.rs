@@ -3,7 +3,6 @@
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use tenure::Error;
-use tokio::time::Instant;
 use tonic::Request;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::Channel;
@@ -33,9 +32,8 @@ impl Login {
         let log_in = async move {
             let mut request = Request::new(AuthenticateRequest { name: username, password });
             request.set_timeout(FIRST_CONTACT);
-            let began = Instant::now();
             let answer: Result<AuthenticateResponse, _> = unary(&channel, AUTHENTICATE, request).await;
-            match answer.map_err(|status| Failed::in_time(&status, &server, began)) {
+            match answer.map_err(|status| Failed::in_time(&status, &server, FIRST_CONTACT)) {
                 Ok(answer) => answer.token.parse().map(Some).map_err(|_| Failed::unsent(unexpected("its token is no text"))),
                 // As etcdctl does: a password for a server that asks for none.
                 Err(failed) if failed.error.to_string().contains("authentication is not enabled") => Ok(None),

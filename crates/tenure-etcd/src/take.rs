@@ -274,16 +274,24 @@ mod tests {
         let before = leases();
         // As if there had been an election.
         store.shared.saw(Some(&Header { raft_term: u64::MAX / 2, ..Header::default() }));
-        proxy.delay(Duration::from_millis(500));
+        // Longer, and the connection is taken for a dead one.
+        proxy.delay(Duration::from_secs(1));
         let asked = tokio::spawn(async move { store.acquire(&then).await });
-        let second = loop {
+        let (second, looked) = loop {
+            let looked = Instant::now();
             if let Some(id) = leases().difference(&before).next() {
-                break id.clone();
+                break (id.clone(), looked);
             }
             assert!(!asked.is_finished(), "it was written once, so nothing is tested");
         };
+        // The write with it waits until it is revoked.
+        proxy.hold_requests();
+        let took = looked.elapsed();
         etcd.ctl(&["lease", "revoke", second.trim()]);
-        asked.await.unwrap().expect_err("its lease was revoked")
+        proxy.release_requests();
+        let answer = asked.await.unwrap();
+        assert!(answer.is_err() || took < Duration::from_secs(1), "the write was held only after {took:?}");
+        answer.expect_err("its lease was revoked")
     }
 
     /// The first write is there, and so is its lease.

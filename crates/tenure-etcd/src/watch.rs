@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt as _, future};
 use tenure::store::{Enqueue, Notice, Request};
-use tenure::{Error, Owner};
+use tenure::{Error, Fence, Owner};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tonic::Streaming;
@@ -192,11 +192,13 @@ impl Waiter {
             && before.exclusive
             && before.alone
         {
-            return Some(self.granted(before, revision));
+            return Some(self.granted(before, fence(revision)));
         }
         let Ok(queue) = self.shared.queue(&self.id.0, Instant::now() + LOOK).await else { return Some(Notice::Changed) };
-        if queue.held_by(&self.id.1).is_some() {
-            return Some(self.granted(before, queue.revision));
+        if let Some(slot) = queue.held_by(&self.id.1) {
+            // A heartbeat may have confirmed the hold, and its answer be lost.
+            let kept = slot.holder().fence.or_else(|| fence(queue.revision));
+            return Some(self.granted(before, kept));
         }
         match Before::new(&queue, &self.id.1, before.handoff_ttl, before.connection) {
             // Its own events are not news.
@@ -209,10 +211,10 @@ impl Waiter {
         }
     }
 
-    fn granted(&mut self, before: &Before, revision: i64) -> Notice {
+    fn granted(&mut self, before: &Before, fence: Option<Fence>) -> Notice {
         self.watched = None;
         self.answers.mark_unchanged();
-        match fence(revision) {
+        match fence {
             Some(fence) => Notice::Granted { owner: self.id.1.clone(), fence, handoff_ttl: before.handoff_ttl },
             None => Notice::Changed,
         }

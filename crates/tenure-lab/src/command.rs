@@ -8,11 +8,13 @@ mod target;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Write, stdout};
+use std::path::Path;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand, ValueEnum};
 use tenure_lab::Lab;
-use tenure_testkit::Program;
+use tenure_lab::soak::Engine;
+use tenure_testkit::{Program, mariadb, postgres, zookeeper};
 
 use self::exit::{DAMAGED, Failure, UNREACHABLE, USAGE, say};
 
@@ -106,6 +108,28 @@ fn find_server(why: &str) -> Result<(), Failure> {
     let named = std::env::var_os("TENURE_REDIS_SERVER").filter(|path| !path.is_empty());
     let program = named.unwrap_or_else(|| "redis-server".into());
     find(&program, "--version", why, "install redis-server or name one in TENURE_REDIS_SERVER")
+}
+
+/// As [`find_server`], of another engine; `instead` is what else can be done.
+fn find_engine(engine: Engine, why: &str, instead: &str) -> Result<(), Failure> {
+    let find = |program: &OsStr, argument, package| find(program, argument, why, &format!("install {package}, {instead}"));
+    match engine {
+        Engine::Etcd => {
+            find("etcd".as_ref(), "--version", "etcd-server")?;
+            find("etcdctl".as_ref(), "version", "etcd-client")
+        }
+        Engine::MariaDb => find(mariadb::program().as_os_str(), "--version", "mariadb-server"),
+        Engine::Memcached => find("memcached".as_ref(), "--version", "memcached"),
+        Engine::Postgres => find(postgres::program("postgres").as_os_str(), "--version", "postgresql"),
+        Engine::ZooKeeper => {
+            find("java".as_ref(), "--version", "zookeeper")?;
+            if Path::new(zookeeper::CLASSES).exists() {
+                return Ok(());
+            }
+            let text = format!("there is no {}, and {why}; install zookeeper, {instead}", zookeeper::CLASSES);
+            Err(Failure::new(UNREACHABLE, text))
+        }
+    }
 }
 
 /// Tells of a missing program, `why` it is needed and the `fix`.

@@ -135,6 +135,9 @@ pub struct Outcome {
     pub shown: Option<Shown>,
     /// Why the run broke down or is not as expected.
     pub trouble: Option<String>,
+    /// It is not as expected, and only because something did not come in time, or came late. What ran beside may have kept the
+    /// processor from a server or a process, which no timer of the lab sees. A hole that was not shown counts as well.
+    pub is_late: bool,
     /// How long it took.
     pub took: Duration,
 }

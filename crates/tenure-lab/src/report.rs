@@ -116,7 +116,8 @@ our own stores is worth something.
 
 const QUORUM: &str = "
 Rows of `quorum/` do the faults of `redis/` to one or two of five servers, and to three. Random
-holders on such servers are a soak. It kills servers, empties them, loses replies and kills clients:
+holders on such servers are a soak. It kills servers, empties them, loses replies and kills clients.
+It runs on every other store as well, but Sentinel and Cluster:
 
 ```sh
 tenure lab run quorum/ --repeat 50 --jobs 8               # a quarter of an hour on two cores

@@ -33,7 +33,7 @@ fn every_row_of_the_matrix_is_as_promised() {
     let (groups, others): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(item, _)| watched(&item.id));
     let mut broke = played(&lab, others, 10);
     broke.extend(played(&lab, groups, 3));
-    let (late, mut wrong): (Vec<_>, Vec<_>) = broke.into_iter().partition(is_late);
+    let (late, mut wrong): (Vec<_>, Vec<_>) = broke.into_iter().partition(|outcome| outcome.is_late);
     for outcome in late {
         eprintln!("{}: played again, alone", told(&outcome));
         wrong.extend(played(&lab, vec![(outcome.item, outcome.seed); 3], 1));
@@ -51,12 +51,6 @@ fn played(lab: &Lab, rows: Vec<(Item, u64)>, jobs: usize) -> Vec<Outcome> {
         ControlFlow::Continue(())
     });
     broke
-}
-
-/// Something did not come in time. The rows beside it may have kept the processor from a server, which no timer of ours sees. What
-/// does come, and is wrong, is wrong on any machine.
-fn is_late(outcome: &Outcome) -> bool {
-    outcome.trouble.as_ref().is_some_and(|trouble| trouble.contains(" in vain for "))
 }
 
 fn told(outcome: &Outcome) -> String {

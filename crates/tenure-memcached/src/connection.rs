@@ -71,12 +71,13 @@ impl Connection {
     /// The connection that there is, or a new one. Its view of the server's clock is fresh. After `half` a silent
     /// connection is given up.
     pub(crate) async fn link(&self, half: Instant, end: Instant) -> Result<Arc<Link>, Error> {
+        let limit = end.saturating_duration_since(Instant::now());
         let in_time = timeout_at(end, self.fresh_link(half, end)).await.unwrap_or_else(|_| {
             // It did not even tell its time.
             if let Some(link) = self.present().filter(|link| link.is_silent()) {
                 self.drop_link(&link);
             }
-            Err(Error::unreachable("the server did not answer in time"))
+            Err(no_answer(limit))
         });
         in_time.map_err(|error| error.context(self))
     }
@@ -135,11 +136,12 @@ impl Connection {
         half: Instant,
         end: Instant,
     ) -> Result<T, Failed> {
-        let mut answer = std::pin::pin!(answer);
+        let (mut answer, began) = (std::pin::pin!(answer), Instant::now());
+        let silent = |until: Instant| Failed { error: no_answer(until.saturating_duration_since(began)), sent: true };
         let outcome = match timeout_at(half, &mut answer).await {
             Ok(outcome) => outcome,
-            Err(_) if link.is_silent() || half >= end => Err(no_answer()),
-            Err(_) => timeout_at(end, answer).await.unwrap_or_else(|_| Err(no_answer())),
+            Err(_) if link.is_silent() || half >= end => Err(silent(half)),
+            Err(_) => timeout_at(end, answer).await.unwrap_or_else(|_| Err(silent(end))),
         };
         if outcome.is_err() && (link.is_closed() || link.is_silent()) {
             self.drop_link(link);
@@ -167,7 +169,7 @@ impl Connection {
         };
         let keys = timeout_at(end, listed).await;
         let keys = keys.unwrap_or_else(|_| {
-            let error = Error::unreachable("the server did not list its keys in time");
+            let error = Error::unreachable("the server did not answer in time with all of its keys");
             Err(error.with_hint("give it more time, with timeout= in the store URL"))
         });
         keys.map_err(|error| error.context(self))
@@ -205,8 +207,8 @@ impl State {
     }
 }
 
-fn no_answer() -> Failed {
-    Failed { error: Error::unreachable("the server did not answer in time"), sent: true }
+fn no_answer(limit: Duration) -> Error {
+    Error::unreachable(format!("the server did not answer within {limit:?}"))
 }
 
 /// Address of the server.

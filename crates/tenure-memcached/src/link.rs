@@ -31,6 +31,7 @@ const LOOKS: u32 = 8;
 /// A timer that is overdue runs within this time, once its process has been continued.
 const TIMER: Duration = Duration::from_millis(10);
 
+const TOO_MANY: &[u8] = b"ERROR Too many open connections";
 const CAS_OFF: &[u8] = b"STAT cas_enabled no\r\n";
 
 /// Oldest version with all that is used here. Tested with it.
@@ -419,7 +420,9 @@ fn one_server(addrs: &[SocketAddr]) -> Result<(), Error> {
 /// Logs in as `memcached -Y` wants it: by a command that looks like a write.
 async fn log_in(stream: &TcpStream, words: &str) -> Result<(), Error> {
     // A server without logins would keep the password, for everybody to read.
-    if !line(stream, "version\r\n").await?.ends_with(b"unauthenticated\r\n") {
+    let version = line(stream, "version\r\n").await?;
+    takes_connections(&version)?;
+    if !version.ends_with(b"unauthenticated\r\n") {
         let what = "the server wants no user and password, so they were not sent";
         return Err(Error::refused(what).with_hint("leave them out, or start memcached with -Y FILE"));
     }
@@ -438,11 +441,20 @@ async fn check_versions(stream: &TcpStream) -> Result<(), Error> {
         answer.ends_with(b"END\r\n") || (!b"STAT ".starts_with(&answer[..answer.len().min(5)]) && answer.ends_with(b"\r\n"))
     };
     let settings = read_until(stream, is_over).await?;
+    takes_connections(&settings)?;
     if settings.windows(CAS_OFF.len()).any(|part| part == CAS_OFF) {
         let what = "the server was started with -C: nothing can be compared before it is swapped";
         return Err(Error::refused(what).with_hint("start memcached without -C"));
     }
     Ok(())
+}
+
+/// Whether the server has taken the connection, by its first answer.
+pub(crate) fn takes_connections(answer: &[u8]) -> Result<(), Error> {
+    if !answer.starts_with(TOO_MANY) {
+        return Ok(());
+    }
+    Err(Error::unreachable("the server takes no more connections").with_hint("let memcached have more of them (-c)"))
 }
 
 /// Sends a command that is answered by a line.

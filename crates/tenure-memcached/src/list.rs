@@ -2,7 +2,7 @@
 
 use tenure::Error;
 
-use crate::link::{dial, read_until, write};
+use crate::link::{dial, read_until, takes_connections, write};
 use crate::options::Login;
 use crate::protocol::Key;
 
@@ -12,6 +12,7 @@ pub(crate) async fn keys(host: &str, port: u16, login: &Login) -> Result<Vec<Str
     write(&stream, b"lru_crawler metadump all\r\n").await?;
     let is_over = |answer: &[u8]| answer.ends_with(b"END\r\n") || (answer.ends_with(b"\r\n") && !answer.starts_with(b"key="));
     let answer = read_until(&stream, is_over).await?;
+    takes_connections(&answer)?;
     let text = String::from_utf8_lossy(&answer);
     if let Some(error) = text.lines().next().filter(|line| !line.starts_with("key=") && *line != "END") {
         return Err(refused(error));

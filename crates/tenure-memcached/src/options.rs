@@ -171,7 +171,8 @@ impl Options {
 }
 
 fn server(text: &str) -> Result<(String, u16), Error> {
-    let bad = || Error::invalid(format!("{text:?} is no server of the store URL")).with_hint(format!("write e.g. {FORMS}"));
+    // It may be a password without its host, which no message shows.
+    let bad = || Error::invalid("the store URL has a server that is no host and port").with_hint(format!("write e.g. {FORMS}"));
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, "")) => (host, None),
         Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or_else(bad)?)),
@@ -257,10 +258,10 @@ mod tests {
     fn bad_urls_are_refused_by_the_name_of_what_is_wrong() {
         for (url, why) in [
             ("memcached:h", "cannot be read"),
-            ("memcached://", "is no server"),
-            ("memcached://h:x", "is no server"),
-            ("memcached://h:0", "is no server"),
-            ("memcached://a:1:2", "is no server"),
+            ("memcached://", "is no host and port"),
+            ("memcached://h:x", "is no host and port"),
+            ("memcached://h:0", "is no host and port"),
+            ("memcached://a:1:2", "is no host and port"),
             ("memcached://a,a:11211", "names a server twice"),
             ("memcached://h/db", "has a path"),
             ("memcached://h?sheme=add", "sheme= is no parameter"),
@@ -277,5 +278,6 @@ mod tests {
         }
         assert!(!refused("memcached://u:s3cret@x@h").contains("s3cret"));
         assert!(!refused("memcached://u:s3cret?@h").contains("s3cret"));
+        assert!(!refused("memcached://u:s3cret").contains("s3cret"));
     }
 }

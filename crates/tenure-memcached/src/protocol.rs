@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
-use tenure::{Error, ErrorKind};
+use tenure::Error;
 
 use crate::clock::EPOCH;
 
@@ -206,8 +206,12 @@ fn failed(text: &str) -> Error {
     if text.contains("unauthenticated") || text.contains("authentication failure") {
         return Error::refused(format!("the login is refused: {text}")).with_hint("check the user and the password");
     }
-    let kind = if text.starts_with("SERVER_ERROR") { ErrorKind::Unavailable } else { ErrorKind::Refused };
-    Error::new(kind, format!("the server answered: {text}"))
+    let what = format!("the server answered: {text}");
+    if text.starts_with("SERVER_ERROR") {
+        // A proxy says so too if it has passed the command on, and has no answer.
+        return Error::unavailable(what).maybe_applied();
+    }
+    Error::refused(what)
 }
 
 /// Reads replies from bytes as they come.
@@ -392,6 +396,18 @@ mod tests {
                 }
             }
             assert_eq!(next, None, "in pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_server_says_what_became_of_the_write() {
+        for (text, may_be_there) in [
+            ("SERVER_ERROR out of memory storing object", false),
+            ("SERVER_ERROR object too large for cache", false),
+            ("CLIENT_ERROR bad data chunk", false),
+            ("SERVER_ERROR backend failure", true),
+        ] {
+            assert_eq!(failed(text).may_have_been_applied(), may_be_there, "{text}");
         }
     }
 

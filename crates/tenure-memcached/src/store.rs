@@ -264,7 +264,7 @@ impl Store for MemcachedStore {
         let found = self.forget(lease).filter(|_| linger.is_zero());
         let done = call.release(&lease.owner, linger, found).await?;
         if done.outcome == ReleaseReply::NotHeld && done.repeated {
-            let what = "the answer to the first release was lost, and the second found nothing";
+            let what = "the first release had no answer, and the second found nothing";
             return Err(Error::unreachable(what).maybe_applied());
         }
         Ok(done.outcome)

@@ -73,7 +73,13 @@ impl ClusterStore {
         let fence = count(&redis, &request.name, end).await.map_err(Error::maybe_applied)?;
         // It was held when the grant was counted: only then is the fence above those before.
         let keys = redis.layout.of(&request.name);
-        let get = |_: &Link| Commands::of_key(&keys.name(), b"GET", &[]);
+        // The number of an earlier try is shown no more: others take the one that is shown for the holder's.
+        let shown = [b"@", request.owner.as_bytes()].concat();
+        let get = |_: &Link| {
+            let mut commands = Commands::of_key(&keys.name(), b"GET", &[]);
+            commands.about(&keys.shares(), b"HDEL", &[&shown]);
+            commands
+        };
         let holds = redis.connection.exchange(end, Repeat::Freely, get).await.map_err(Error::maybe_applied)?;
         match only(holds.answers)?.map_err(|error| translate(&error).maybe_applied())? {
             Value::BulkString(value) if value == request.owner.as_bytes() => {

@@ -5,6 +5,7 @@ mod failure;
 mod file;
 mod machine;
 mod nodes;
+mod options;
 mod patience;
 mod rows;
 mod schema;
@@ -14,8 +15,8 @@ mod thread;
 mod wake;
 
 use std::fmt;
-use std::path::{Path, PathBuf, absolute};
-use std::sync::{Arc, mpsc};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -23,10 +24,9 @@ use futures_util::stream::BoxStream;
 use tenure::store::record::Listeners;
 use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, Lease, Locker, Name};
-use tokio::sync::oneshot;
 
-use self::share::Sharing;
-use self::thread::{Worker, ended};
+pub use self::options::Options;
+use self::thread::Worker;
 
 /// Poll interval of a waiter that has no queue entry or cannot be notified. A poll is a read of some
 /// microseconds.
@@ -47,76 +47,6 @@ pub struct SqliteStore {
     poll_interval: Duration,
 }
 
-/// Settings of a lock file.
-///
-/// ```no_run
-/// # fn main() -> Result<(), tenure::Error> {
-/// let store = tenure_sql::sqlite::Options::new("/var/lib/app/locks.db").mode(0o660).group(33).open()?;
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug)]
-pub struct Options {
-    path: PathBuf,
-    mode: Option<u32>,
-    group: Option<u32>,
-}
-
-impl Options {
-    /// The lock file at `path`, for this user alone if it has to be made.
-    pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), mode: None, group: None }
-    }
-
-    /// Mode of a file that is made, and of the two files beside it: 0o600, 0o660 for a group or 0o666 for all.
-    ///
-    /// All who may use the file can end each other's locks, and can keep everybody out. A file that is there keeps its mode.
-    #[must_use]
-    pub fn mode(mut self, mode: u32) -> Self {
-        self.mode = Some(mode);
-        self
-    }
-
-    /// Group of a file that is made, by its number. Its mode is then 0o660 unless another is set.
-    #[must_use]
-    pub fn group(mut self, group: u32) -> Self {
-        self.group = Some(group);
-        self
-    }
-
-    /// Opens the file, and makes it and the directories above it where they are missing.
-    ///
-    /// Blocks for some hundred microseconds, and up to 5 s where many processes make the file at once; [`connect`] does not block.
-    ///
-    /// # Errors
-    /// [`Damaged`](tenure::ErrorKind::Damaged) when the file cannot be used: corrupt, read-only, on a full disk, not a file, of another
-    /// application, of a newer version, or used from another machine. [`Invalid`](tenure::ErrorKind::Invalid) for another mode.
-    pub fn open(self) -> Result<SqliteStore, Error> {
-        let (opened, answer) = mpsc::sync_channel(1);
-        let (path, listeners) = self.start(move |worker| drop(opened.send(worker)))?;
-        Ok(SqliteStore::new(path, listeners, answer.recv().map_err(|_| ended())??))
-    }
-
-    /// A [`Locker`] on the file.
-    ///
-    /// # Errors
-    /// As [`open`](Options::open).
-    ///
-    /// # Cancel safety
-    /// A dropped future may leave an empty lock file behind.
-    pub async fn connect(self) -> Result<Locker, Error> {
-        let (opened, answer) = oneshot::channel();
-        let (path, listeners) = self.start(move |worker| drop(opened.send(worker)))?;
-        Ok(Locker::new(SqliteStore::new(path, listeners, answer.await.map_err(|_| ended())??)))
-    }
-
-    fn start(self, opened: impl FnOnce(Result<Worker, Error>) + Send + 'static) -> Result<(PathBuf, Listeners), Error> {
-        let (path, sharing) = (checked(&self.path)?, Sharing::new(self.mode, self.group)?);
-        let listeners = Listeners::default();
-        Worker::start(path.clone(), sharing, listeners.clone(), opened)?;
-        Ok((path, listeners))
-    }
-}
-
 /// Opens the lock file at `path`, for this user alone if it has to be made: [`Options::open`].
 ///
 /// # Errors
@@ -135,12 +65,6 @@ pub fn open(path: impl AsRef<Path>) -> Result<SqliteStore, Error> {
 pub async fn connect(path: impl AsRef<Path> + Send) -> Result<Locker, Error> {
     let options = Options::new(path.as_ref());
     options.connect().await
-}
-
-/// The absolute path: it means the same file after a change of directory, and is none of SQLite's
-/// special names.
-fn checked(path: &Path) -> Result<PathBuf, Error> {
-    absolute(path).map_err(|e| Error::invalid(format!("{:?} is no path for a lock file", path.display())).with_source(e))
 }
 
 impl SqliteStore {

@@ -185,7 +185,11 @@ impl Client {
                 return Reply::parse(&frame).map(|(reply, _)| reply);
             }
             let mut buffer = [0; 16 * 1024];
-            let read = self.stream.read(&mut buffer)?;
+            let read = match self.stream.read(&mut buffer) {
+                // A signal came to this process. With a timeout no call goes on by itself then.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }

@@ -103,6 +103,13 @@ impl Came {
              {given_up} gave up, {killed} processes killed, {lost} leases lost; longest wait {longest:.1?}"
         );
     }
+
+    /// That no lease was lost. A process that stood still for a second loses one.
+    pub fn lost_none(&self) {
+        let Tally { lost, pause, .. } = self.tally;
+        assert!(lost == 0 || pause < Duration::from_secs(1), "{lost} leases were lost: a process went on only after {pause:?}");
+        assert_eq!(lost, 0, "leases were lost");
+    }
 }
 
 /// How many visits the long form makes.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -10,11 +11,13 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::guardian;
-use crate::process::{Signal, Spawned, free_port};
+use crate::process::{Signal, Spawned, free_port, wait_until};
 use crate::proxy::Proxy;
 use crate::tls::Certificates;
 
 const START: Duration = Duration::from_secs(60);
+/// The line in the log of a member that serves clients.
+const READY: &str = "ready to serve client requests";
 
 /// How to start an [`EtcdCluster`].
 #[derive(Debug, Default)]
@@ -247,24 +250,46 @@ impl EtcdCluster {
         self.dir.path().join(format!("log{member}"))
     }
 
-    fn launch(&self, member: usize) {
-        let log = fs::File::create(self.log(member)).expect("the server's directory can be written");
-        let scheme = if self.certificates.is_some() { "https" } else { "http" };
-        let [client, peer] = self.ports[member];
+    /// Starts a member more, which learns and has no vote, and waits until it answers clients. It goes when this is dropped.
+    pub fn add_learner(&self) -> Learner {
+        let [client, peer] = [free_port(), free_port()];
+        let url = format!("http://127.0.0.1:{peer}");
+        self.ctl(&["member", "add", "learner", "--learner", &format!("--peer-urls={url}")]);
+        let mut command = self.command("learner", [client, peer], &url);
+        command.arg(format!("--initial-cluster={},learner={url}", self.peers())).arg("--initial-cluster-state=existing");
+        let log = self.dir.path().join("log-learner");
+        let process = spawned(&mut command, &log);
+        wait_until(START, "a learner", || fs::read_to_string(&log).unwrap_or_default().contains(READY));
+        Learner { addr: (Ipv4Addr::LOCALHOST, client).into(), _process: process }
+    }
+
+    /// All members with their addresses for each other.
+    fn peers(&self) -> String {
         let peers: Vec<_> = (0..self.ports.len()).map(|member| format!("m{member}=http://{}", self.peer(member))).collect();
+        peers.join(",")
+    }
+
+    fn launch(&self, member: usize) {
+        let mut command = self.command(&format!("m{member}"), self.ports[member], &format!("http://{}", self.peer(member)));
+        command.arg(format!("--initial-cluster={}", self.peers())).arg("--initial-cluster-state=new");
+        *self.process(member) = Some(spawned(&mut command, &self.log(member)));
+    }
+
+    /// The command of a member, without the cluster that it is of. `url`: where the others find it.
+    fn command(&self, name: &str, [client, peer]: [u16; 2], url: &str) -> Command {
+        let scheme = if self.certificates.is_some() { "https" } else { "http" };
         let mut etcd = Command::new("etcd");
         etcd.current_dir(self.dir.path()).stdin(Stdio::null());
         // Its settings come as variables as well.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ETCD")) {
             etcd.env_remove(name);
         }
-        etcd.arg(format!("--name=m{member}")).arg(format!("--data-dir=data{member}"));
+        etcd.arg(format!("--name={name}")).arg(format!("--data-dir=data{}", name.trim_start_matches('m')));
         for option in ["--listen-client-urls", "--advertise-client-urls"] {
             etcd.arg(format!("{option}={scheme}://127.0.0.1:{client}"));
         }
         etcd.arg(format!("--listen-peer-urls=http://127.0.0.1:{peer}"));
-        etcd.arg(format!("--initial-advertise-peer-urls=http://{}", self.peer(member)));
-        etcd.arg(format!("--initial-cluster={}", peers.join(","))).arg("--initial-cluster-state=new");
+        etcd.arg(format!("--initial-advertise-peer-urls={url}"));
         if let Some([ca, cert, key]) = &self.certificates {
             etcd.arg("--client-cert-auth").arg(format!("--trusted-ca-file={}", ca.display()));
             etcd.arg(format!("--cert-file={}", cert.display())).arg(format!("--key-file={}", key.display()));
@@ -272,16 +297,14 @@ impl EtcdCluster {
         etcd.args(&self.options);
         // Survives a kill, and no crash of the machine.
         etcd.arg("--unsafe-no-fsync");
-        etcd.stderr(log.try_clone().expect("a file can be cloned")).stdout(log);
-        let process = Spawned::spawn(&mut etcd).expect("etcd can be started: apt-get install etcd-server");
-        *self.process(member) = Some(process);
+        etcd
     }
 
     /// Waits until a member serves clients; false when a port was taken.
     fn is_ready(&self, member: usize) -> bool {
         let deadline = Instant::now() + START;
         let log = || fs::read_to_string(self.log(member)).unwrap_or_default();
-        while !log().contains("ready to serve client requests") {
+        while !log().contains(READY) {
             if let Some(process) = self.process(member).as_mut()
                 && let Some(status) = process.child().try_wait().expect("a child of ours can be waited for")
             {
@@ -293,4 +316,18 @@ impl EtcdCluster {
         }
         true
     }
+}
+
+/// A member that learns.
+#[derive(Debug)]
+pub struct Learner {
+    /// Where it listens.
+    pub addr: SocketAddr,
+    _process: Spawned,
+}
+
+fn spawned(etcd: &mut Command, log: &Path) -> Spawned {
+    let log = fs::File::create(log).expect("the server's directory can be written");
+    etcd.stderr(log.try_clone().expect("a file can be cloned")).stdout(log);
+    Spawned::spawn(etcd).expect("etcd can be started: apt-get install etcd-server")
 }

@@ -25,20 +25,25 @@ pub fn say(mut to: impl Write, said: &impl Serialize) -> io::Result<()> {
     to.flush()
 }
 
-/// Reads one line; `None` at the end. What a test harness prints before its test is passed over.
+/// Reads one line; `None` at the end. Skips what a test harness prints: a head before its test, and a line when the test takes a
+/// minute.
 ///
 /// # Errors
 /// For a line that is not what was expected.
 pub fn hear<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Option<T>> {
     let mut line = String::new();
     while from.read_line(&mut line)? > 0 {
-        if !line.trim().is_empty() && !line.starts_with("running ") {
+        if !line.trim().is_empty() && !line.starts_with("running ") && !is_of_a_long_test(&line) {
             let strange = |error| io::Error::new(io::ErrorKind::InvalidData, format!("{line:?} was said: {error}"));
             return serde_json::from_str(&line).map(Some).map_err(strange);
         }
         line.clear();
     }
     Ok(None)
+}
+
+fn is_of_a_long_test(line: &str) -> bool {
+    line.starts_with("test ") && line.contains(" has been running for over ")
 }
 
 /// A child that is spoken to. Killed when dropped.
@@ -155,7 +160,7 @@ mod tests {
 
     #[test]
     fn what_a_harness_prints_is_passed_over_and_nothing_else() {
-        let mut said = "\nrunning 1 test\n{\"a\":1}\nwhat?\n".as_bytes();
+        let mut said = "\nrunning 1 test\ntest worker has been running for over 60 seconds\n{\"a\":1}\nwhat?\n".as_bytes();
         assert_eq!(hear(&mut said).unwrap(), Some(serde_json::json!({ "a": 1 })));
         let strange = hear::<serde_json::Value>(&mut said).unwrap_err().to_string();
         assert!(strange.contains("what?"), "{strange}");

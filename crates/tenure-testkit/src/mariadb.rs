@@ -31,6 +31,11 @@ fn mysql() -> Option<PathBuf> {
     std::env::var_os("TENURE_MYSQL_BIN").map(PathBuf::from)
 }
 
+/// Where the program of the server is.
+pub fn program() -> PathBuf {
+    mysql().map_or_else(|| "mariadbd".into(), |bin| bin.join("mysqld"))
+}
+
 /// How to start a [`MariaDbServer`].
 #[derive(Debug, Default)]
 pub struct Builder {
@@ -236,8 +241,8 @@ impl MariaDbServer {
     /// Starts the process and waits until it answers; false when its port was taken.
     fn launch(&self) -> bool {
         let log = fs::File::create(self.dir.path().join(LOG)).expect("the server's directory can be written");
-        let mut server = if let Some(bin) = mysql() {
-            let mut server = self.command(bin.join("mysqld"));
+        let mut server = if Self::is_mysql() {
+            let mut server = self.command(program());
             server.arg("--mysqlx=OFF");
             if self.how.certificates.is_none() {
                 // It would make some of its own.
@@ -245,15 +250,16 @@ impl MariaDbServer {
             }
             server
         } else {
-            self.command("mariadbd")
+            self.command(program())
         };
         server.arg(format!("--datadir={}", self.data().display())).arg(format!("--port={}", self.port));
         server.arg(format!("--socket={}", self.dir.path().join("sock").display()));
         // Each one that starts removes all temporary tables that it finds where it keeps its own.
         server.arg(format!("--tmpdir={}", self.dir.path().display()));
         server.args(["--bind-address=127.0.0.1", "--skip-name-resolve", "--max-connections=500", NO_AIO]);
-        // Survives a kill, and no crash of the machine.
-        server.args(["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M"]);
+        // Survives a kill, and no crash of the machine. It waits for no disk.
+        server.args(["--innodb-flush-method=nosync", "--innodb-flush-log-at-trx-commit=2"]);
+        server.args(["--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M"]);
         if let Some([certificate, key]) = &self.how.certificates {
             server.args(
                 [self.own_copy("server.crt", certificate), self.own_copy("server.key", key)]

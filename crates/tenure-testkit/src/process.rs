@@ -1,5 +1,6 @@
 //! Processes under test: signals, guards that leave nothing behind, and bounded waiting.
 
+use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
 use std::fs;
 use std::hash::{BuildHasher, Hasher};
@@ -7,6 +8,7 @@ use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::{Deref, DerefMut};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::guardian;
@@ -199,16 +201,22 @@ pub fn wait_until(timeout: Duration, what: &str, mut condition: impl FnMut() -> 
     }
 }
 
-/// A loopback port nobody listens on now.
+/// A loopback port nobody listens on now. This process gets it once.
 ///
 /// It lies below the range from which systems number outgoing connections, so none of those can take it while a
 /// server that owns it is down. Another process may still pick it, so a caller must be ready to ask again.
 pub fn free_port() -> u16 {
+    // A server may listen only seconds after this, and others start meanwhile.
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     const FIRST: u16 = 12_000;
     const COUNT: u64 = 20_000;
     let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     let random = || u16::try_from(RandomState::new().build_hasher().finish() % COUNT).expect("COUNT fits");
-    (0..1000).map(|_| FIRST + random()).find(free).expect("one of a thousand ports is free")
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let port = (0..1000).map(|_| FIRST + random()).find(|port| !given.contains(port) && free(port));
+    let port = port.expect("one of a thousand ports is free");
+    given.insert(port);
+    port
 }
 
 #[cfg(test)]
@@ -256,6 +264,12 @@ mod tests {
     #[should_panic(expected = "waited 10ms in vain for the moon")]
     fn waiting_in_vain_names_what_was_waited_for() {
         wait_until(Duration::from_millis(10), "the moon", || false);
+    }
+
+    #[test]
+    fn a_free_port_is_given_once() {
+        let ports: BTreeSet<u16> = (0..3_000).map(|_| free_port()).collect();
+        assert_eq!(ports.len(), 3_000);
     }
 
     #[test]

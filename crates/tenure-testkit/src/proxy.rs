@@ -52,6 +52,12 @@ impl Proxy {
         Self::launch(upstream, Shared::opaque())
     }
 
+    /// As [`start_opaque`](Self::start_opaque), between servers that start together: what connects before `upstream` listens waits
+    /// for it, for five seconds. Without that it would see its connection end, and take the other for gone.
+    pub fn start_link(upstream: SocketAddr) -> Self {
+        Self::launch(upstream, Shared::link(Duration::from_secs(5)))
+    }
+
     fn launch(upstream: SocketAddr, shared: Shared) -> Self {
         let shared = Arc::new(shared);
         let (control, orders) = unbounded_channel();
@@ -94,6 +100,12 @@ impl Proxy {
     /// Resets (RST) every connection, and forgets what was held for it; what was forwarded before is executed.
     pub fn cut(&self) {
         self.shared.change(State::cut);
+        self.shared.wait_for_resets();
+    }
+
+    /// As [`cut`](Self::cut), but not the connections of [`hold_present_requests`](Self::hold_present_requests).
+    pub fn cut_others(&self) {
+        self.shared.change(|state| state.doomed = &state.live - &state.held);
         self.shared.wait_for_resets();
     }
 

@@ -6,5 +6,5 @@ use tenure_redis::Options;
 pub fn admit(url: &str) {
     let admit = async || Options::parse(url).unwrap().quorum().await.unwrap().admit().await.unwrap();
     let alone = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(admit());
-    std::thread::scope(|scope| scope.spawn(alone).join().unwrap());
+    std::thread::scope(|scope| scope.spawn(alone).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
 }

@@ -22,13 +22,14 @@ use serde::{Deserialize, Serialize};
 use tenure::store::Store;
 use tenure::store::all::AllOf;
 use tenure::{Error, Lease, Locker, MemoryStore, Share, parse_duration};
-use tenure_redis::Options;
+use tenure_stores::Options;
 
 use crate::history::{At, What};
 
 pub use self::controller::Worker;
 pub use self::load::{Load, Tally, carry};
 pub use self::probe::{Call, Deed, Moment, Probe};
+pub use self::process::for_long;
 pub use self::program::{Program, entry, role, serve};
 
 use self::clock::SkewedClock;
@@ -191,21 +192,6 @@ async fn open(url: &str) -> Result<(Probed, probe::Probes), Error> {
 }
 
 async fn open_one(url: &str) -> Result<Arc<dyn Store>, Error> {
-    if url.starts_with("postgres:") {
-        return tenure_sql::postgres::Options::parse(url)?.open().await;
-    }
-    if url.starts_with("etcd:") {
-        return Ok(Arc::new(tenure_etcd::Options::parse(url)?.open().await?));
-    }
-    if url.starts_with("mysql:") {
-        return tenure_sql::mysql::Options::parse(url)?.open().await;
-    }
-    if url.starts_with("memcached:") {
-        return Ok(Arc::new(tenure_memcached::Options::parse(url)?.open().await?));
-    }
-    if url.starts_with("zookeeper:") {
-        return Ok(Arc::new(tenure_zookeeper::Options::parse(url)?.open().await?));
-    }
     let Some(file) = url.strip_prefix("sqlite:") else { return Options::parse(url)?.open().await };
     let (path, timeout) = file.split_once("?timeout=").map_or((file, None), |(path, timeout)| (path, Some(timeout)));
     let store = tenure_sql::sqlite::open(path)?;

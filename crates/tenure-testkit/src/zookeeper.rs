@@ -34,16 +34,21 @@ pub const TICK: Duration = Duration::from_millis(200);
 pub struct ZooKeeperServer {
     dir: TempDir,
     port: u16,
-    /// Settings that all servers of its ensemble have.
-    ensemble: String,
+    /// Settings beside those that all have, as those of its ensemble.
+    settings: String,
     process: Mutex<Option<Spawned>>,
 }
 
 impl ZooKeeperServer {
     /// Starts one alone.
     pub fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// Starts one alone, with more lines of settings.
+    pub fn start_with(settings: &str) -> Self {
         loop {
-            let server = Self::prepared(free_port());
+            let server = Self { settings: settings.to_owned(), ..Self::prepared(free_port()) };
             if server.launch() {
                 server.wait_until_ready();
                 return server;
@@ -164,7 +169,7 @@ impl ZooKeeperServer {
     fn prepared(port: u16) -> Self {
         guardian::watch_over_us().expect("a guardian can be started");
         let dir = TempDir::with_prefix("zookeeper-").expect("a temporary directory can be made");
-        Self { dir, port, ensemble: String::new(), process: Mutex::default() }
+        Self { dir, port, settings: String::new(), process: Mutex::default() }
     }
 
     fn process(&self) -> MutexGuard<'_, Option<Spawned>> {
@@ -192,7 +197,7 @@ impl ZooKeeperServer {
              maxSessionTimeout=120000\nadmin.enableServer=false\n4lw.commands.whitelist=*\ninitLimit=50\nsyncLimit=10\n",
             dir.join("data").display()
         );
-        let _ = write!(settings, "{}", self.ensemble);
+        settings += &self.settings;
         fs::create_dir_all(dir.join("data")).expect("a directory of ours can be written");
         fs::write(dir.join("zoo.cfg"), settings).expect("a directory of ours can be written");
         let log = fs::File::create(dir.join(LOG)).expect("a directory of ours can be written");
@@ -234,8 +239,8 @@ impl ZooKeeperEnsemble {
         Self::launch(false)
     }
 
-    /// As [`start`](Self::start), for [`cut_off`](Self::cut_off). The leader has to stay: a server that comes to the next one
-    /// before that listens takes the end of its link for the end of that leader.
+    /// As [`start`](Self::start), for [`cut_off`](Self::cut_off). The leader has to stay: on a link to one that is gone, the others
+    /// wait for seconds.
     pub fn start_with_links() -> Self {
         Self::launch(true)
     }
@@ -248,11 +253,11 @@ impl ZooKeeperEnsemble {
             for (other, [port, election]) in ports.iter().enumerate() {
                 let mut port = *port;
                 if has_links && other != at {
-                    let link = Proxy::start_opaque((Ipv4Addr::LOCALHOST, port).into());
+                    let link = Proxy::start_link((Ipv4Addr::LOCALHOST, port).into());
                     port = link.addr().port();
                     links.push(link);
                 }
-                let _ = writeln!(server.ensemble, "server.{}=127.0.0.1:{port}:{election}", other + 1);
+                let _ = writeln!(server.settings, "server.{}=127.0.0.1:{port}:{election}", other + 1);
             }
             let data = server.dir.path().join("data");
             fs::create_dir_all(&data).expect("a directory of ours can be written");
@@ -268,7 +273,12 @@ impl ZooKeeperEnsemble {
         self.links[server].iter().for_each(Proxy::black_hole);
     }
 
-    /// Ends that.
+    /// Lets each message between a server that follows and the one that leads take so long.
+    pub fn slow_down(&self, server: usize, delay: Duration) {
+        self.links[server].iter().for_each(|link| link.delay(delay));
+    }
+
+    /// Ends that a server is cut off.
     pub fn mend(&self, server: usize) {
         self.links[server].iter().for_each(Proxy::heal);
     }

@@ -36,6 +36,16 @@ impl Frames {
         }
     }
 
+    /// Size of a body whose beginning this is.
+    pub(crate) fn size_hint_with(&self, rest: &SizeHint) -> SizeHint {
+        let mut hint = SizeHint::new();
+        hint.set_lower(self.len.saturating_add(rest.lower()));
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(self.len.saturating_add(upper));
+        }
+        hint
+    }
+
     fn push_data(&mut self, data: Bytes) {
         if !data.is_empty() {
             self.len += data.len() as u64;
@@ -73,6 +83,12 @@ impl Frames {
 
     pub(crate) fn is_over(&self) -> bool {
         self.chunks.is_empty() && self.trailers.is_none()
+    }
+}
+
+impl Extend<Frame<Bytes>> for Frames {
+    fn extend<I: IntoIterator<Item = Frame<Bytes>>>(&mut self, frames: I) {
+        frames.into_iter().for_each(|frame| self.push(&frame));
     }
 }
 
@@ -154,14 +170,7 @@ impl<B: Body<Data = Bytes>> Body for RequestBody<B> {
         match &self.source {
             Source::Unread { body } => body.size_hint(),
             Source::Read { frames, rest: None } => frames.size_hint(),
-            Source::Read { frames, rest: Some(body) } => {
-                let (rest, mut hint) = (body.size_hint(), SizeHint::new());
-                hint.set_lower(frames.len().saturating_add(rest.lower()));
-                if let Some(upper) = rest.upper() {
-                    hint.set_upper(frames.len().saturating_add(upper));
-                }
-                hint
-            }
+            Source::Read { frames, rest: Some(body) } => frames.size_hint_with(&body.size_hint()),
         }
     }
 }

@@ -153,6 +153,11 @@ impl Recorder {
         Some(self)
     }
 
+    /// Bytes of the copy.
+    pub(crate) fn len(&self) -> u64 {
+        self.copied.frames.len()
+    }
+
     /// Ends the crowd with the answer.
     pub(crate) fn publish(self) {
         self.lead.outcome.send_replace(Some(Ok(Arc::new(self.copied))));

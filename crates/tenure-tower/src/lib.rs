@@ -35,8 +35,10 @@
 //!   part of a body is sent once the release was answered. So a client that has the whole answer
 //!   finds the key free. Exception: a body whose end nothing marks, neither length, trailers nor
 //!   `is_end_stream`.
-//!   **Serve with `TCP_NODELAY`**: the head of an answer and its last part are two writes, and without
-//!   it many clients get the second 40 ms later.
+//! - A body that is there at once is read before the head of the answer is sent, up to 64 KiB. If that
+//!   is all of it, a server sends the answer in one piece.
+//!   **Serve larger answers with `TCP_NODELAY`**, and those that come in parts: without it many
+//!   clients get the last part 40 ms later.
 //! - An answer that switches protocols (101, a web socket) has no body. Its key is free at once, so work
 //!   on the connection that goes on needs a lock of its own.
 //! - If the lease is lost, the handler is cancelled: its future is dropped, and the answer is 503. A

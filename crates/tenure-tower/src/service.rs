@@ -21,7 +21,8 @@ use crate::problem::{Form, Problem};
 use crate::shared::{Entry, Shared};
 use crate::stats::{Event, Stats};
 
-/// Bytes of its body that a request reads while it waits for its key.
+/// Bytes of its body that a request reads while it waits for its key, and of an answer that are read before its head
+/// is sent.
 const READ_AHEAD: usize = 64 * 1024;
 
 /// Serves requests with the same key one at a time. Made by [`LockLayer`](crate::LockLayer).
@@ -215,7 +216,11 @@ where
     let recorder = lead.map(|lead| lead.record(&head, end.unsent, shared.settings.copy_limit));
     let mut tail = Tail::new(Arc::clone(&shared), guard, recorder, end);
     if !end.at_once {
-        return Ok(Response::from_parts(head, LockBody::handler(body, tail)));
+        let mut body = LockBody::handler(body, tail);
+        return Ok(match body.read_ahead(READ_AHEAD as u64).await {
+            Ok(()) => Response::from_parts(head, body),
+            Err(problem) => problem.response(form),
+        });
     }
     // The handler's part ends before its lease.
     drop(body);

@@ -280,14 +280,15 @@ impl Actor {
         if let Node::Known(name) = &self.node { Some(name.clone()) } else { None }
     }
 
-    /// The name was found free. If that was just written and is for long enough, it is granted.
+    /// The name was found free. If that was just written, and the node and its session are for long enough, it is granted.
     async fn granted(&mut self, request: &Request, zxid: i64, is_fresh: bool) -> Result<AcquireReply, Error> {
         let store = self.store()?;
-        {
+        let is_shown = {
             let mut state = self.entry.state();
             (state.fence, state.phase) = (fence(zxid), Phase::Served);
-        }
-        if !is_fresh || self.entry.session().timeout() < store.sessions.needed(request.ttl) {
+            state.written >= request.ttl
+        };
+        if !is_fresh || !is_shown || self.entry.session().timeout() < store.sessions.needed(request.ttl) {
             return self.confirm(request, true).await;
         }
         self.hold(request, &store)

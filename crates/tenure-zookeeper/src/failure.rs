@@ -16,6 +16,8 @@ pub(crate) const AUTH_FAILED: i32 = -115;
 const BAD_ARGUMENTS: i32 = -8;
 const SESSION_EXPIRED: i32 = -112;
 const SESSION_MOVED: i32 = -118;
+const NO_LOGIN: i32 = -124;
+const QUOTA_EXCEEDED: i32 = -125;
 
 /// Why a request has no good answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,11 +73,15 @@ fn answered(code: i32) -> Error {
         NO_AUTH => Error::refused("ZooKeeper refuses this: the node is for others")
             .with_hint("log in with a user and a password that its ACL names, or use another prefix="),
         AUTH_FAILED => Error::refused("ZooKeeper refuses the login").with_hint("correct the user and the password"),
+        NO_LOGIN => Error::refused("ZooKeeper refuses clients that are not logged in")
+            .with_hint("give a user and a password, which a server has to take by its digest scheme"),
         INVALID_ACL => Error::refused("ZooKeeper refuses the ACL: nobody is logged in")
             .with_hint("acl=creator needs a user and a password, which a server takes by its digest scheme"),
         NO_CHILDREN => Error::new(ErrorKind::Mismatch, "a node above the name is ephemeral, and can have no locks below it")
             .with_hint("use another name, or another prefix="),
         BAD_ARGUMENTS => Error::invalid("ZooKeeper takes no such path").with_hint("use plain characters in the name"),
+        QUOTA_EXCEEDED => Error::unavailable("the quota of a path above the name is used up")
+            .with_hint("raise it with setquota, or use another prefix="),
         code => Error::unavailable(format!("ZooKeeper answered with the code {code}")),
     }
 }

@@ -13,7 +13,7 @@ use crate::actor::data_of;
 use crate::entry::{Entry, Slot};
 use crate::failure::{Failed, NO_AUTH, NO_NODE, NODE_EXISTS, UNIMPLEMENTED};
 use crate::nodes::{Child, Data, checked, in_order, stranger};
-use crate::session::Session;
+use crate::session::{SILENT, Session, answer};
 use crate::sessions::Sessions;
 use crate::wire::{Acl, CONTAINER, CREATE, CREATE_CONTAINER, Frame, PERSISTENT, Reading};
 
@@ -41,6 +41,11 @@ impl Inner {
     pub(crate) fn path(&self, name: &Name) -> Result<String, Error> {
         checked(name.as_str(), name, self.root.is_empty())?;
         Ok(format!("{}/{name}", self.root))
+    }
+
+    /// How long a call takes that concerns no lease.
+    pub(crate) fn attempt(&self) -> Duration {
+        self.timeout.unwrap_or(SILENT)
     }
 
     pub(crate) fn slot(&self, name: &Name, owner: &Owner) -> Option<Slot> {
@@ -135,7 +140,10 @@ impl Inner {
         let call = async {
             loop {
                 let session = self.sessions.any(end).await?;
-                match read(session).await {
+                // A server answers reads by itself. First it catches up with the leader.
+                let [mut caught_up] = session.ask_all([Frame::sync()]);
+                let result = read(session).await;
+                match answer(&mut caught_up).await.and(result) {
                     Err(Failed::Cut { .. } | Failed::Over) => {}
                     result => return result.map_err(Failed::error),
                 }

@@ -175,7 +175,8 @@ impl ZooKeeperStore {
                     None => tokio::time::sleep(Duration::from_secs(1)).await,
                 }
                 let Some(store) = store.upgrade() else { return };
-                if let Ok(session) = store.sessions.any(Instant::now() + CALL).await {
+                // Others wait for a session while this makes one.
+                if let Ok(session) = store.sessions.any(Instant::now() + store.attempt()).await {
                     armed = watch_of(&session, &parent).await.ok().flatten();
                 }
                 if sender.send(Notice::Changed).is_err() {

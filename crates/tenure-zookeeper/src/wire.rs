@@ -5,6 +5,7 @@ pub(crate) const DELETE: i32 = 2;
 pub(crate) const EXISTS: i32 = 3;
 pub(crate) const GET_DATA: i32 = 4;
 pub(crate) const SET_DATA: i32 = 5;
+pub(crate) const SYNC: i32 = 9;
 pub(crate) const PING: i32 = 11;
 pub(crate) const LIST: i32 = 12;
 pub(crate) const CHECK: i32 = 13;
@@ -96,6 +97,11 @@ impl Frame {
 
     pub(crate) fn list(path: &str, watches: bool) -> Self {
         Self::new(LIST).path(path).flag(watches).watching(path, watches)
+    }
+
+    /// Has the server catch up with the leader, before it answers what comes behind.
+    pub(crate) fn sync() -> Self {
+        Self::new(SYNC).path("/")
     }
 
     fn watching(mut self, path: &str, watches: bool) -> Self {

@@ -178,7 +178,7 @@ mod tests {
         BootClock.sleep_until(started + Duration::from_millis(30)).await;
         let took = BootTime::now().since(started);
         assert!(took >= Duration::from_millis(30), "woke after {took:?}");
-        assert!(took < Duration::from_millis(530), "overslept: {took:?}");
+        assert!(took < Duration::from_millis(530), "overslept: took {took:?}");
     }
 
     /// The runtime's own timers are paused and would fire at once. The machine's timer is what

@@ -40,6 +40,9 @@ async fn compare(args: &Args) -> Result<(), Error> {
         let doubled = Client::connect(service.at).await?.get("/doubled").await?;
         let doubled = String::from_utf8_lossy(&doubled);
         println!("{name:<16}{gifts:>8}{refused:>10}{others:>10}{doubled:>16}");
+        if url.is_some() && doubled != "0" {
+            return Err("a user got two gifts, though the layer served the requests".into());
+        }
     }
     Ok(())
 }

@@ -276,16 +276,19 @@ mod tests {
     /// A crowd does not wait for the answers to others.
     #[tokio::test(flavor = "multi_thread")]
     async fn every_request_is_sent_at_its_time() {
-        let ping = || async { tokio::time::sleep(Duration::from_millis(500)).await };
+        // Nobody is answered before all have come.
+        let all = Arc::new(tokio::sync::Barrier::new(200));
+        let ping = move || {
+            let all = Arc::clone(&all);
+            async move {
+                let _ = all.wait().await;
+            }
+        };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         tokio::spawn(axum::serve(listener, Router::new().route("/ping", post(ping))).into_future());
-        let plan = Plan { rate: 400, time: Duration::from_secs(1), connections: 400 };
+        let plan = Plan { rate: 200, time: Duration::from_secs(1), connections: 800 };
         let measured = measure(at, plan).await.unwrap();
-        assert_eq!((measured.served, measured.failed, measured.held), (400, 0, 0));
-        // Half a second's arrivals.
-        assert!((150..=400).contains(&measured.at_once), "{} at once", measured.at_once);
-        let slow = measured.latencies.count_between(900_000, u64::MAX);
-        assert!(slow < 40, "{slow} waited for another");
+        assert_eq!((measured.served, measured.failed, measured.held, measured.at_once), (200, 0, 0, 200));
     }
 }

@@ -10,7 +10,6 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName};
 use axum::routing::{get, post};
-use axum::serve::ListenerExt as _;
 use axum::{Extension, Router};
 use tenure::{Fence, Locker};
 use tenure_tower::{Key, LockLayer, OnOutage, Stats};
@@ -24,7 +23,7 @@ pub(crate) const LISTENING: &str = "listening on ";
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Store of the locks: redis://..., or sqlite:PATH. A file of its own without it
+    /// Store of the locks, such as `redis://HOST` or `sqlite:PATH`. A file of its own without it
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// Address to listen on
@@ -83,11 +82,7 @@ async fn ping() -> &'static str {
 
 async fn connect(store: Option<&str>) -> Result<Locker, Error> {
     match store {
-        Some(url) if url.starts_with("redis") => Ok(tenure_redis::connect(url).await?),
-        Some(url) => match url.strip_prefix("sqlite:") {
-            Some(path) => Ok(tenure_sql::connect(path).await?),
-            None => Err(format!("{url} is neither redis://... nor sqlite:PATH").into()),
-        },
+        Some(url) => Ok(tenure_stores::connect(url).await?),
         None => Ok(tenure_sql::connect(own_file()?).await?),
     }
 }
@@ -148,8 +143,6 @@ async fn serve(args: &Args) -> Result<(), Error> {
         .with_state(Log::default());
     let listener = TcpListener::bind(args.listen).await?;
     println!("{LISTENING}{}", listener.local_addr()?);
-    // The head of an answer and its last part are two writes. Else the second waits for an acknowledgement of the first.
-    let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
     axum::serve(listener, app).await?;
     Ok(())
 }

@@ -63,24 +63,21 @@ pub(crate) struct Client {
     article: Article,
     /// The pool. All but A8 use the first.
     pool: [MultiplexedConnection; 2],
-    /// In front of its keys.
-    prefix: String,
     crashes: f64,
 }
 
 impl Client {
-    pub(crate) async fn connect(article: Article, url: &str, prefix: &str, crashes: f64) -> Result<Self, Error> {
+    pub(crate) async fn connect(article: Article, url: &str, crashes: f64) -> Result<Self, Error> {
         let client = redis::Client::open(url)?;
         // A buyer that was stopped is no reason to give up an answer that has come meanwhile.
         let patient = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
         let connect = async || client.get_multiplexed_async_connection_with_config(&patient).await;
         let pool = [connect().await?, connect().await?];
-        Ok(Self { article, pool, prefix: prefix.to_owned(), crashes })
+        Ok(Self { article, pool, crashes })
     }
 
     /// Tries once.
-    pub(crate) async fn take(&mut self, name: &str) -> Result<Option<Won>, Error> {
-        let key = &format!("{}{name}", self.prefix);
+    pub(crate) async fn take(&mut self, key: &str) -> Result<Option<Won>, Error> {
         let until = Arc::new(Mutex::new(Instant::now() + TTL));
         let value = match self.article {
             Article::A3 => format!("{:.4}", (unix() + TTL).as_secs_f64()),
@@ -109,8 +106,7 @@ impl Client {
     }
 
     /// Gives it up.
-    pub(crate) async fn free(&mut self, name: &str, won: Won) -> Result<(), Error> {
-        let key = &format!("{}{name}", self.prefix);
+    pub(crate) async fn free(&mut self, key: &str, won: Won) -> Result<(), Error> {
         let connection = &mut self.pool[0];
         match self.article {
             // Only before its own deadline.

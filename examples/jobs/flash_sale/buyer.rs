@@ -39,10 +39,10 @@ pub(crate) enum Locks {
 }
 
 impl Locks {
-    pub(crate) async fn open(kind: Kind, store: &str, prefix: &str, ttl: Duration, crashes: f64) -> Result<Self, Error> {
+    pub(crate) async fn open(kind: Kind, store: &str, ttl: Duration, crashes: f64) -> Result<Self, Error> {
         Ok(match kind {
             Kind::Nothing => Self::Nothing,
-            Kind::Article(article) => Self::Article(Client::connect(article, store, prefix, crashes).await?),
+            Kind::Article(article) => Self::Article(Client::connect(article, store, crashes).await?),
             Kind::Mutex | Kind::Permit => Self::Ours(open_locks(store, ttl).await?),
         })
     }
@@ -57,13 +57,15 @@ enum Held {
 pub(crate) struct Buyer {
     kind: Kind,
     locks: Locks,
+    /// In front of the names of locks.
+    prefix: String,
     shop: Shop,
     crashes: f64,
 }
 
 impl Buyer {
-    pub(crate) const fn new(kind: Kind, locks: Locks, shop: Shop, crashes: f64) -> Self {
-        Self { kind, locks, shop, crashes }
+    pub(crate) const fn new(kind: Kind, locks: Locks, prefix: String, shop: Shop, crashes: f64) -> Self {
+        Self { kind, locks, prefix, shop, crashes }
     }
 
     pub(crate) async fn run(&mut self) -> Result<(), Error> {
@@ -77,13 +79,18 @@ impl Buyer {
         }
     }
 
+    /// Name of the lock of an item.
+    fn name(&self, item: i64) -> String {
+        format!("{}sale/item/{item}", self.prefix)
+    }
+
     async fn take(&mut self, item: i64) -> Result<Option<Held>, Error> {
-        let name = format!("sale/item/{item}");
+        let (name, till) = (self.name(item), format!("{}sale/till", self.prefix));
         match &mut self.locks {
             Locks::Nothing => Ok(Some(Held::Nothing)),
             Locks::Article(client) => Ok(client.take(&name).await?.map(Held::Article)),
             Locks::Ours(locks) => {
-                let acquire = if self.kind == Kind::Permit { locks.semaphore("sale/till", TILLS) } else { locks.mutex(name) };
+                let acquire = if self.kind == Kind::Permit { locks.semaphore(till, TILLS) } else { locks.mutex(name) };
                 // Not for long: another item may be free.
                 match acquire.wait(RETRY * 20).acquire().await {
                     Ok(guard) => Ok(Some(Held::Ours(guard))),
@@ -143,9 +150,10 @@ impl Buyer {
     }
 
     async fn free(&mut self, item: i64, held: Held) -> Result<(), Error> {
+        let name = self.name(item);
         match (held, &mut self.locks) {
             (Held::Ours(guard), _) => drop(guard.release().await),
-            (Held::Article(won), Locks::Article(client)) => client.free(&format!("sale/item/{item}"), won).await?,
+            (Held::Article(won), Locks::Article(client)) => client.free(&name, won).await?,
             _ => {}
         }
         Ok(())

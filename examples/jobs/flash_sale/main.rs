@@ -12,14 +12,15 @@ mod buyer;
 mod picture;
 mod shop;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use jobs::{Children, Error, Faults, Place, Table, has_redis_server};
+use jobs::{Children, Error, Faults, Place, Table, has_redis_server, longest_lease};
+use tenure::store::Features;
 
 use crate::articles::Article;
 use crate::buyer::{Buyer, Kind, Locks};
@@ -28,8 +29,8 @@ use crate::shop::{Audit, Shop};
 /// Sells a few items to many processes, under one lock after another.
 #[derive(Clone, Debug, Parser)]
 struct Args {
-    /// `redis` starts a server, `redis://HOST` uses one, `embedded` leaves out what needs one. Without
-    /// it, a server is started if there is one
+    /// `redis` starts a server, a URL such as `redis://HOST` uses one, `embedded` leaves out what needs
+    /// one. Without it, a Redis is started if there is one
     #[arg(long)]
     store: Option<String>,
     /// Buyers, each a process
@@ -57,7 +58,7 @@ struct Args {
     number: Option<usize>,
     #[arg(long, hide = true)]
     shop: Option<PathBuf>,
-    /// In front of the keys of an article's lock
+    /// In front of the names of the locks
     #[arg(long, hide = true, default_value = "")]
     prefix: String,
     #[arg(long, hide = true, default_value_t = 0.0)]
@@ -69,7 +70,7 @@ struct Args {
 struct Row {
     name: &'static str,
     kind: Kind,
-    /// Scheme at the Redis; `None` for the embedded file.
+    /// Scheme at the store; `None` for the embedded file. Of other stores than a Redis it is [`NATIVE`].
     scheme: Option<&'static str>,
     ttl: Duration,
 }
@@ -81,6 +82,9 @@ const fn row(name: &'static str, kind: Kind, scheme: Option<&'static str>, milli
 const fn article(name: &'static str, article: Article) -> Row {
     Row { name, kind: Kind::Article(article), scheme: Some(""), ttl: articles::TTL }
 }
+
+/// The store's own scheme. Every store has one.
+const NATIVE: &str = "native";
 
 const ROWS: [Row; 19] = [
     row("no lock", Kind::Nothing, None, 300),
@@ -101,19 +105,19 @@ const ROWS: [Row; 19] = [
     row("tenure as A4", Kind::Mutex, Some("getset"), 1_000),
     row("tenure as A5, A6, A7", Kind::Mutex, Some("set-nx"), 1_000),
     row("tenure as A8", Kind::Mutex, Some("watch"), 1_000),
-    row("tenure, native", Kind::Mutex, Some("native"), 1_000),
-    row("tenure, permits", Kind::Permit, Some("native"), 1_000),
+    row("tenure, native", Kind::Mutex, Some(NATIVE), 1_000),
+    row("tenure, permits", Kind::Permit, Some(NATIVE), 1_000),
 ];
 
 /// Sales at a time. Buyers sleep while they pay, so several share a processor.
 const AT_ONCE: usize = 5;
-/// Longest sale.
-const LONGEST: Duration = Duration::from_secs(50);
 /// Time without an order after which nobody is killed or stopped any more. Who cannot buy then never can.
 const CALM: Duration = Duration::from_secs(1);
 /// Longest time between two looks at a sale that counts in full.
 const TICK: Duration = Duration::from_millis(25);
-/// Probability of a crash between two steps of a buyer.
+/// Lease from which on crashes are rarer.
+const LONG_LEASE: Duration = Duration::from_secs(3);
+/// Probability of a crash between two steps of a buyer, where leases are short.
 const CRASHES: f64 = 0.04;
 
 /// Outcome of a row.
@@ -127,9 +131,9 @@ struct Sale {
 
 impl Sale {
     /// Whether it is tenure's, and lost or oversold something that it promises not to.
-    fn is_broken(&self) -> bool {
+    fn is_broken(&self, features: &Features) -> bool {
         let Row { kind, scheme, .. } = ROWS[self.row];
-        let has_fence = matches!(scheme, None | Some("native" | "watch"));
+        let has_fence = matches!(scheme, None | Some("watch")) || (scheme == Some(NATIVE) && features.fence);
         let is_ours = matches!(kind, Kind::Mutex | Kind::Permit);
         is_ours && (self.audit.dead > 0 || (has_fence && self.audit.twice > 0))
     }
@@ -142,15 +146,15 @@ async fn main() -> Result<ExitCode, Error> {
         (Some(row), Some(shop)) => {
             let Row { kind, ttl, .. } = ROWS[row];
             let store = args.store.as_deref().ok_or("a buyer needs a store")?;
-            let locks = Locks::open(kind, store, &args.prefix, ttl, args.crashes).await?;
-            Buyer::new(kind, locks, Shop::open(shop)?, args.crashes).run().await?;
+            let locks = Locks::open(kind, store, ttl, args.crashes).await?;
+            Buyer::new(kind, locks, args.prefix, Shop::open(shop)?, args.crashes).run().await?;
             Ok(ExitCode::SUCCESS)
         }
-        _ => sell_everything(&args),
+        _ => sell_everything(&args).await,
     }
 }
 
-fn sell_everything(args: &Args) -> Result<ExitCode, Error> {
+async fn sell_everything(args: &Args) -> Result<ExitCode, Error> {
     if let Some(only) = args.only.iter().find(|only| !ROWS.iter().any(|row| row.name.starts_with(only.as_str()))) {
         let names = ROWS.map(|row| row.name).join("; ");
         return Err(format!("--only {only}: no lock has a name that begins like this. There are: {names}").into());
@@ -158,10 +162,10 @@ fn sell_everything(args: &Args) -> Result<ExitCode, Error> {
     let missing = if args.store.is_none() { has_redis_server().err() } else { None };
     let store = args.store.as_deref().or(missing.is_none().then_some("redis"));
     let place = Place::new(store)?;
+    let features = place.features().await?;
     let is_chosen = |row: &Row| args.only.is_empty() || args.only.iter().any(|only| row.name.starts_with(only.as_str()));
-    let (wanted, left_out): (Vec<usize>, Vec<usize>) = (0..ROWS.len())
-        .filter(|row| is_chosen(&ROWS[*row]))
-        .partition(|row| ROWS[*row].scheme.is_none() || place.redis().is_some());
+    let (wanted, left_out): (Vec<usize>, Vec<usize>) =
+        (0..ROWS.len()).filter(|row| is_chosen(&ROWS[*row])).partition(|row| is_there(&ROWS[*row], &place, &features));
     let stock = args.items * args.units;
     println!(
         "{} buyers, {} items, {stock} units. {}",
@@ -170,8 +174,9 @@ fn sell_everything(args: &Args) -> Result<ExitCode, Error> {
         if args.no_crashes { "No crashes." } else { "Buyers crash and stall." }
     );
     let began = Instant::now();
-    let sales = sell_at_once(args, &place, wanted)?;
+    let sales = sell_at_once(args, &place, &features, wanted);
     place.forget(&prefix_of_run(&place))?;
+    let sales = sales?;
     report(&sales).print();
     println!();
     println!("twice     orders of units that were sold before: the sale is oversold by that many");
@@ -180,13 +185,13 @@ fn sell_everything(args: &Args) -> Result<ExitCode, Error> {
     println!("refused   writes of stale holders, by the fence");
     if !left_out.is_empty() {
         let names: Vec<&str> = left_out.iter().map(|row| ROWS[*row].name).collect();
-        let why = missing.map_or_else(|| "--store embedded".to_owned(), |error| error.to_string());
-        println!("not shown ({why}), as they need a Redis: {}", names.join("; "));
+        let why = missing.map_or_else(|| "by this --store".to_owned(), |error| error.to_string());
+        println!("not shown ({why}), as they need a Redis without a scheme=: {}", names.join("; "));
     }
     let picture = args.picture.clone().unwrap_or(std::env::current_exe()?.with_extension("svg"));
     std::fs::write(&picture, picture::draw(stock, &sales))?;
     println!("{:.0} s. The picture is {}", began.elapsed().as_secs_f64(), picture.display());
-    let broken: Vec<&str> = sales.iter().filter(|sale| sale.is_broken()).map(|sale| ROWS[sale.row].name).collect();
+    let broken: Vec<&str> = sales.iter().filter(|sale| sale.is_broken(&features)).map(|sale| ROWS[sale.row].name).collect();
     if broken.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
@@ -194,11 +199,22 @@ fn sell_everything(args: &Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::FAILURE)
 }
 
-fn sell_at_once(args: &Args, place: &Place, rows: Vec<usize>) -> Result<Vec<Sale>, Error> {
+/// Whether the store has the lock of a row.
+fn is_there(row: &Row, place: &Place, features: &Features) -> bool {
+    match row.scheme {
+        None => true,
+        Some(NATIVE) => place.url().is_some() && (features.shares || row.kind != Kind::Permit),
+        Some("") => place.redis().is_some(),
+        Some(_) => place.redis().is_some() && !place.has_scheme(),
+    }
+}
+
+fn sell_at_once(args: &Args, place: &Place, features: &Features, rows: Vec<usize>) -> Result<Vec<Sale>, Error> {
     // From the end, because tenure's with the longest ttl take the longest.
     let left = Mutex::new(rows);
     let next = || left.lock().unwrap_or_else(PoisonError::into_inner).pop();
-    let seller = || -> Result<Vec<Sale>, Error> { std::iter::from_fn(next).map(|row| sell(args, place, row)).collect() };
+    let seller =
+        || -> Result<Vec<Sale>, Error> { std::iter::from_fn(next).map(|row| sell(args, place, features, row)).collect() };
     let mut sales = std::thread::scope(|scope| -> Result<Vec<Sale>, Error> {
         let sellers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(seller)).collect();
         let mut sales = Vec::new();
@@ -212,16 +228,19 @@ fn sell_at_once(args: &Args, place: &Place, rows: Vec<usize>) -> Result<Vec<Sale
 }
 
 /// Sells until nothing is left, or until nobody can buy any more.
-fn sell(args: &Args, place: &Place, number: usize) -> Result<Sale, Error> {
-    let Row { ttl, .. } = ROWS[number];
+fn sell(args: &Args, place: &Place, features: &Features, number: usize) -> Result<Sale, Error> {
+    let Row { kind, ttl, scheme, .. } = ROWS[number];
+    let lease = if scheme == Some(NATIVE) { longest_lease(features, ttl) } else { ttl };
     let path = place.file(&format!("shop-{number}.db"));
     let shop = Shop::create(&path, args.items, args.units)?;
     let faults = Faults {
         kill_every: Duration::from_secs(1),
         stop_every: Duration::from_millis(300),
-        stop_for: ttl + Duration::from_millis(400),
+        stop_for: lease + Duration::from_millis(400),
     };
-    let (faults, crashes) = if args.no_crashes { (Faults::NONE, 0.0) } else { (faults, CRASHES) };
+    // Each costs a lease.
+    let rarer = lease.div_duration_f64(LONG_LEASE).max(1.0);
+    let (faults, crashes) = if args.no_crashes { (Faults::NONE, 0.0) } else { (faults.rarer(rarer), CRASHES / rarer) };
     let command = [
         ("--row", number.to_string()),
         ("--store", store_of(place, number)),
@@ -230,13 +249,15 @@ fn sell(args: &Args, place: &Place, number: usize) -> Result<Sale, Error> {
         ("--crashes", crashes.to_string()),
     ];
     let command = command.into_iter().flat_map(|(option, value)| [option.to_owned(), value]).collect();
-    // A name may stay taken for a ttl, and for a stop.
-    let longest_quiet = ttl * 3 + Duration::from_secs(1);
+    // A name may stay taken for a lease, and for a stop. Where buyers queue, each one that died there may be handed the lock
+    // as well, one after the other: no longer than this.
+    let leases = if matches!(kind, Kind::Mutex | Kind::Permit) { 3 + u32::from(args.buyers) } else { 3 };
+    let longest_quiet = lease * leases + Duration::from_secs(1);
     let mut probe = place.probe()?;
     let began = Instant::now();
     let (mut orders, mut last_order, mut quiet, mut looked) = (0, began, Duration::ZERO, began);
     let mut buyers = Children::start(args.buyers.into(), command, faults)?;
-    while !buyers.tend()? && quiet < longest_quiet && began.elapsed() < LONGEST {
+    while !buyers.tend()? && quiet < longest_quiet {
         // A busy machine, or a store that stalls, is no dead stock: such time counts little.
         shop.touch()?;
         probe.touch()?;
@@ -254,16 +275,14 @@ fn sell(args: &Args, place: &Place, number: usize) -> Result<Sale, Error> {
 
 /// URL of the locks of a row.
 fn store_of(place: &Place, number: usize) -> String {
-    match (ROWS[number].scheme, place.redis()) {
-        (Some(""), Some(url)) => url.to_owned(),
-        (Some(scheme), Some(url)) => {
-            format!("{url}{}scheme={scheme}&prefix={}", if url.contains('?') { '&' } else { '?' }, prefix(place, number))
-        }
-        _ => format!("sqlite:{}", Path::new(&place.file(&format!("locks-{number}.db"))).display()),
+    match (ROWS[number].scheme, place.url()) {
+        (Some("" | NATIVE), Some(url)) => url.to_owned(),
+        (Some(scheme), Some(url)) => format!("{url}{}scheme={scheme}", if url.contains('?') { '&' } else { '?' }),
+        _ => format!("sqlite:{}", place.file(&format!("locks-{number}.db")).display()),
     }
 }
 
-/// In front of the keys of a row.
+/// In front of the names of a row.
 fn prefix(place: &Place, number: usize) -> String {
     format!("{}{number}:", prefix_of_run(place))
 }

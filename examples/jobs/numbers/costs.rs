@@ -28,10 +28,16 @@ pub(crate) async fn measure(place: &Place, store: &str, prefix: &str) -> Result<
     let ids = Locker::new(MemoryStore::new()).ids("ids");
     row("ids, a store in memory", rate(BATCH, async || Ok(ids.next().await?)).await?, "1/1024", "yes");
     let locks = open_locks(store, Duration::from_secs(3)).await?;
-    let ids = locks.ids("ids");
-    let name = place.redis().map_or("ids, an SQLite file", |_| "ids, Redis");
-    let of_store = rate(BATCH, async || Ok(ids.next().await?)).await?;
-    row(name, of_store, "1/1024", "yes");
+    let ids = locks.ids(format!("{prefix}ids"));
+    let name = match (place.redis(), place.url()) {
+        (Some(_), _) => "ids, Redis",
+        (None, Some(_)) => "ids, the store",
+        (None, None) => "ids, an SQLite file",
+    };
+    let first = ids.next().await?;
+    let in_blocks = ids.next().await? == first + 1;
+    let of_store = rate(if in_blocks { BATCH } else { 1 }, async || Ok(ids.next().await?)).await?;
+    row(name, of_store, if in_blocks { "1/1024" } else { "1" }, "yes");
     if let Some(url) = place.redis() {
         let mut connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
         let key = format!("{prefix}incr");
@@ -45,7 +51,7 @@ pub(crate) async fn measure(place: &Place, store: &str, prefix: &str) -> Result<
     row("UNIQUE, and the largest + 1", rate(1, async || largest(&database)).await?, "1, again if taken", "no");
     database.execute_batch("DROP TABLE posts; CREATE TABLE posts (floor INTEGER NOT NULL, author INTEGER NOT NULL)")?;
     row("a counter in the transaction", rate(1, async || counted(&mut database)).await?, "1 transaction", "no");
-    let locked = async || post(&locks, &mut database, 0).await?.ok_or_else(|| "stale".into());
+    let locked = async || post(&locks, &format!("{prefix}posts"), &mut database, 0).await?.ok_or_else(|| "stale".into());
     row("the same under a lock, with its fence", rate(1, locked).await?, "2, and 1 transaction", "no");
     locks.flush_releases().await;
     table.print();

@@ -7,8 +7,6 @@ use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 use tenure::Locker;
 use tenure_sql::fenced::postgres::{NEXT, NUMBERS};
 
-/// Name of the lock, and of the numbers.
-const NAME: &str = "thread/42";
 // Without a UNIQUE constraint, which would hide a mistake here. A real table has one.
 const POSTS: &str = "CREATE TABLE posts (floor INTEGER NOT NULL, author INTEGER NOT NULL)";
 
@@ -46,26 +44,27 @@ impl Thread {
 }
 
 /// Writes posts until the author has as many as wanted. One who takes the place of a dead one goes on.
-pub(crate) async fn write(locks: &Locker, thread: &mut Thread, author: i64, wanted: i64) -> Result<(), Error> {
+pub(crate) async fn write(locks: &Locker, name: &str, thread: &mut Thread, author: i64, wanted: i64) -> Result<(), Error> {
     let mut posts = thread.posts_of(author)?;
     while posts < wanted {
-        posts += i64::from(post(locks, &mut thread.0, author).await?.is_some());
+        posts += i64::from(post(locks, name, &mut thread.0, author).await?.is_some());
     }
     Ok(())
 }
 
-/// Writes one post. Returns its floor; `None` if a later holder was here, and nothing was written.
-pub(crate) async fn post(locks: &Locker, database: &mut Connection, author: i64) -> Result<Option<i64>, Error> {
-    let guard = locks.mutex(NAME).acquire().await?;
+/// Writes one post under the lock `name`, which is that of the numbers as well. Returns its floor; `None` if a later holder was here, and nothing was written.
+pub(crate) async fn post(locks: &Locker, name: &str, database: &mut Connection, author: i64) -> Result<Option<i64>, Error> {
+    let guard = locks.mutex(name).acquire().await?;
     let fence = guard.fence().map(i64::from).ok_or("a store without fences")?;
     // Work that must be alone, and is too long for a transaction, goes here.
     let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let floor: Option<i64> = transaction.query_row(NEXT, params![NAME, fence], |row| row.get(0)).optional()?;
+    let floor: Option<i64> = transaction.query_row(NEXT, params![name, fence], |row| row.get(0)).optional()?;
     if let Some(floor) = floor {
         transaction.execute("INSERT INTO posts (floor, author) VALUES (?1, ?2)", [floor, author])?;
         // The number and its row are there, or neither is.
         transaction.commit()?;
     }
-    guard.release().await?;
+    // A failed release undoes nothing: the lease ends by itself.
+    let _ = guard.release().await;
     Ok(floor)
 }

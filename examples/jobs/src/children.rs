@@ -24,6 +24,12 @@ pub struct Faults {
 impl Faults {
     /// Nothing is done to them.
     pub const NONE: Self = Self { kill_every: Duration::ZERO, stop_every: Duration::ZERO, stop_for: Duration::ZERO };
+
+    /// As many faults in a time that is `times` as long. Stops last as long as before.
+    #[must_use]
+    pub fn rarer(self, times: f64) -> Self {
+        Self { kill_every: self.kill_every.mul_f64(times), stop_every: self.stop_every.mul_f64(times), ..self }
+    }
 }
 
 /// Children of one kind. One that dies is replaced.
@@ -35,6 +41,8 @@ pub struct Children {
     pub faults: Faults,
     stop_for: Duration,
     stopped: Option<(usize, Instant)>,
+    /// When the last one that was stopped went on.
+    went_on: Option<Instant>,
     looked: Instant,
     /// Number of children that died of a signal.
     pub killed: u32,
@@ -55,6 +63,7 @@ impl Children {
             faults,
             stop_for: faults.stop_for,
             stopped: None,
+            went_on: None,
             looked: Instant::now(),
             killed: 0,
             stops: 0,
@@ -96,10 +105,16 @@ impl Children {
             Some((number, since)) if since.elapsed() >= self.stop_for => {
                 let _ = self.running[number].signal(Signal::Cont);
                 self.stopped = None;
+                self.went_on = Some(Instant::now());
             }
             _ => {}
         }
         Ok(ended == self.running.len())
+    }
+
+    /// Whether nobody is stopped, nor was within this time.
+    pub fn all_went_on_for(&self, time: Duration) -> bool {
+        self.stopped.is_none() && self.went_on.is_none_or(|since| since.elapsed() > time)
     }
 
     fn any(&mut self) -> (usize, &mut Spawned) {
@@ -123,5 +138,25 @@ fn spawn(command: &[String], number: usize) -> Result<Spawned, Error> {
 pub fn crash(probability: f64) {
     if fastrand::f64() < probability {
         let _ = signal(std::process::id(), Signal::Kill);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_is_stopped_has_not_gone_on() {
+        let now = Instant::now();
+        let before = now.checked_sub(Duration::from_secs(1)).unwrap();
+        let children = |stopped, went_on| {
+            let none = Children::start(0, Vec::new(), Faults::NONE).unwrap();
+            Children { stopped, went_on, ..none }
+        };
+        let long = Duration::from_secs(3_600);
+        assert!(children(None, None).all_went_on_for(long), "nobody was ever stopped");
+        assert!(!children(Some((0, now)), None).all_went_on_for(Duration::ZERO));
+        assert!(!children(None, Some(now)).all_went_on_for(long));
+        assert!(children(None, Some(before)).all_went_on_for(Duration::ZERO));
     }
 }

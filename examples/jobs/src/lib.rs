@@ -8,7 +8,7 @@ mod place;
 mod table;
 
 pub use crate::children::{Children, Faults, crash};
-pub use crate::place::{Place, Probe, has_redis_server, open_database, open_locks};
+pub use crate::place::{Place, Probe, has_redis_server, longest_lease, open_database, open_locks};
 pub use crate::table::Table;
 
 /// Any error of an example.

@@ -8,26 +8,27 @@ use redis::Commands as _;
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tenure::Locker;
-use tenure_testkit::{RedisServer, guardian};
+use tenure::store::Features;
+use tenure_testkit::{RedisServer, guardian, patiently};
 
 use crate::Error;
 
-/// A temporary folder for files, and a Redis: one of the user, or one that ends with the program.
+/// A temporary folder for files, and a store: one of the user, or a Redis that ends with the program.
 #[derive(Debug)]
 pub struct Place {
     folder: TempDir,
-    redis: Option<String>,
+    /// The store, unless it is a file of the folder.
+    url: Option<String>,
     server: Option<RedisServer>,
     /// Random, because process ids of containers are alike.
     run: u64,
 }
 
 impl Place {
-    /// Finds a place. `redis` starts a server in the folder; a URL of one uses it; without either
-    /// there is none.
+    /// Finds a place. `redis` starts a server in the folder, and a URL names any store. `embedded`, or nothing, is files.
     ///
     /// # Errors
-    /// For a URL of another kind, or if a server cannot be started or the folder be made.
+    /// For a URL of no store, or if a server cannot be started or the folder be made.
     pub fn new(store: Option<&str>) -> Result<Self, Error> {
         guardian::watch_over_us()?;
         let folder = TempDir::with_prefix("tenure-jobs-")?;
@@ -35,18 +36,45 @@ impl Place {
             has_redis_server()?;
         }
         let server = (store == Some("redis")).then(RedisServer::start);
-        let redis = match (store, &server) {
+        let url = match (store, &server) {
             (_, Some(server)) => Some(server.url()),
-            (Some(url), None) if ["redis://", "valkey://"].iter().any(|scheme| url.starts_with(scheme)) => Some(url.to_owned()),
             (Some("embedded") | None, None) => None,
-            (Some(other), None) => return Err(format!("--store {other}: give embedded, redis, or redis://HOST").into()),
+            (Some(url), None) => {
+                let bad = |error| format!("--store: {error}. Or give embedded, or redis, which starts one");
+                tenure_stores::Options::parse(url).map_err(bad)?;
+                Some(url.to_owned())
+            }
         };
-        Ok(Self { folder, redis, server, run: RandomState::new().hash_one(std::process::id()) })
+        Ok(Self { folder, url, server, run: RandomState::new().hash_one(std::process::id()) })
     }
 
-    /// URL of the Redis.
+    /// URL of the store that was named.
+    pub fn url(&self) -> Option<&str> {
+        self.url.as_deref()
+    }
+
+    /// URL of the store, if it is one Redis server. It keeps data as well then.
     pub fn redis(&self) -> Option<&str> {
-        self.redis.as_deref()
+        self.url().filter(|url| ["redis://", "valkey://"].iter().any(|scheme| url.starts_with(scheme)))
+    }
+
+    /// Whether the URL of the store has a scheme of locks.
+    pub fn has_scheme(&self) -> bool {
+        let parameters = self.url().and_then(|url| url.split_once('?')).map_or("", |(_, parameters)| parameters);
+        parameters.split('&').any(|parameter| parameter.starts_with("scheme="))
+    }
+
+    /// URL of locks: those of the store, or of this file of the folder.
+    pub fn locks(&self, file: &str) -> String {
+        self.url.clone().unwrap_or_else(|| format!("sqlite:{}", self.file(file).display()))
+    }
+
+    /// Features of the store.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn features(&self) -> Result<Features, Error> {
+        Ok(tenure_stores::connect(self.locks("features.db")).await?.store().features())
     }
 
     /// Opens a connection that asks what the examples ask of a store.
@@ -54,11 +82,11 @@ impl Place {
     /// # Errors
     /// The server's.
     pub fn probe(&self) -> Result<Probe, Error> {
-        let connect = |url: &String| redis::Client::open(url.as_str())?.get_connection();
-        Ok(Probe(self.redis.as_ref().map(connect).transpose()?))
+        let connect = |url: &str| redis::Client::open(url)?.get_connection();
+        Ok(Probe(self.redis().map(connect).transpose()?))
     }
 
-    /// Prefix of the keys of this run, which no other run at the same Redis has.
+    /// Prefix of the names of this run, which no other run at the same store has.
     pub fn prefix(&self, program: &str) -> String {
         format!("{program}/{}-{:016x}/", std::process::id(), self.run)
     }
@@ -68,8 +96,8 @@ impl Place {
     /// # Errors
     /// The server's.
     pub fn forget(&self, prefix: &str) -> Result<(), Error> {
-        let (Some(url), None) = (&self.redis, &self.server) else { return Ok(()) };
-        let mut connection = redis::Client::open(url.as_str())?.get_connection()?;
+        let (Some(url), None) = (self.redis(), &self.server) else { return Ok(()) };
+        let mut connection = redis::Client::open(url)?.get_connection()?;
         let keys: Vec<Vec<u8>> = connection.scan_match(format!("*{prefix}*"))?.collect::<Result<_, _>>()?;
         for key in keys {
             connection.del::<_, ()>(key)?;
@@ -81,6 +109,11 @@ impl Place {
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
+}
+
+/// Longest time for which a dead holder may keep a name, with this ttl or the shortest of the store.
+pub fn longest_lease(features: &Features, ttl: Duration) -> Duration {
+    ttl.max(features.min_ttl) + features.late_end
 }
 
 /// A connection to the Redis of a [`Place`], if it has one.
@@ -131,20 +164,21 @@ pub fn open_database(path: &Path) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-/// Opens the locks of a Redis URL, or those of a file.
+/// Opens the locks of a URL, with this ttl or the shortest of the store. A process that is stopped while it opens them
+/// tries again.
 ///
 /// # Errors
 /// The store's.
-pub async fn open_locks(store: &str, ttl: Duration) -> Result<Locker, Error> {
-    let store = match store.strip_prefix("sqlite:") {
-        Some(path) => std::sync::Arc::new(tenure_sql::sqlite::Options::new(path).open()?),
-        None => tenure_redis::Options::parse(store)?.open().await?,
-    };
+pub async fn open_locks(url: &str, ttl: Duration) -> Result<Locker, Error> {
+    let store = patiently(async || tenure_stores::Options::parse(url)?.open().await).await?;
+    let ttl = ttl.max(store.features().min_ttl);
     Ok(Locker::builder(store).ttl(ttl).build()?)
 }
 
 #[cfg(test)]
 mod tests {
+    use tenure_testkit::MemcachedServer;
+
     use super::*;
 
     /// Containers that start at once have equal process ids.
@@ -153,5 +187,19 @@ mod tests {
         let [one, other] = [(); 2].map(|()| Place::new(None).unwrap());
         assert_ne!(one.prefix("x"), other.prefix("x"));
         assert_eq!(one.prefix("x"), one.prefix("x"));
+    }
+
+    /// As for a process that was stopped meanwhile, whose call has timed out.
+    #[tokio::test]
+    async fn locks_are_opened_though_the_first_try_has_timed_out() {
+        let server = MemcachedServer::start();
+        let url = format!("{}?timeout=100ms", server.url());
+        server.stop();
+        let woken = async {
+            tenure_stores::connect(&url).await.unwrap_err();
+            server.cont();
+        };
+        let (opened, ()) = tokio::join!(open_locks(&url, Duration::from_secs(1)), woken);
+        opened.unwrap();
     }
 }

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum as _};
-use jobs::{Children, Error, Faults, Place, Table, open_locks};
+use jobs::{Children, Error, Faults, Place, Table, longest_lease, open_locks};
 
 use crate::queue::Queue;
 use crate::tasks::{Audit, Tasks};
@@ -25,7 +25,7 @@ use crate::worker::{Mode, Worker};
 #[derive(Clone, Debug, Parser)]
 struct Args {
     /// Where the queue and the locks are: `embedded` (files, the default), `redis` starts a server,
-    /// `redis://HOST` uses one
+    /// `redis://HOST` uses one. With the URL of another store the queue is in a file
     #[arg(long)]
     store: Option<String>,
     /// Tasks
@@ -50,18 +50,28 @@ struct Args {
     table: Option<PathBuf>,
     #[arg(long, hide = true, default_value_t = 0.0)]
     crashes: f64,
+    /// In front of the names of the locks
     #[arg(long, hide = true, default_value = "")]
     prefix: String,
+    /// Redis of the queue
+    #[arg(long, hide = true)]
+    redis: Option<String>,
 }
 
+/// Ttl of the locks, where the store has none that is longer.
 const TTL: Duration = Duration::from_millis(600);
 const PRODUCERS: i64 = 2;
 /// Time without a done task after which nobody is killed or stopped any more.
 const CALM: Duration = Duration::from_millis(500);
-/// Time without one after which none will come. A name stays taken for a ttl, and for a stop.
-const QUIET: Duration = Duration::from_secs(3);
-const LONGEST: Duration = Duration::from_secs(25);
-/// Probability of a crash between two steps.
+/// Leases without one after which none will come. A name stays taken for a lease, and for a stop.
+const QUIET: u32 = 5;
+/// Longest time between two looks at the tasks that counts in full.
+const TICK: Duration = Duration::from_millis(50);
+/// Leases that a run takes at most.
+const LONGEST: u32 = 42;
+/// Lease from which on crashes are rarer.
+const LONG_LEASE: Duration = Duration::from_secs(2);
+/// Probability of a crash between two steps, where leases are short.
 const CRASHES: f64 = 0.01;
 
 #[tokio::main(flavor = "current_thread")]
@@ -70,15 +80,9 @@ async fn main() -> Result<ExitCode, Error> {
     match (&args.role, args.mode, &args.table) {
         (Some(role), Some(mode), Some(table)) => {
             let store = args.store.as_deref().unwrap_or_default();
-            let redis = (!store.starts_with("sqlite:")).then_some(store);
-            let parameters = if redis.is_some() {
-                format!("{}prefix={}", if store.contains('?') { '&' } else { '?' }, args.prefix)
-            } else {
-                String::new()
-            };
-            let locks = open_locks(&format!("{store}{parameters}"), TTL).await?;
-            let queue = Queue::open(redis, &format!("{}queue", args.prefix), table).await?;
-            let mut worker = Worker::new(mode, locks, Tasks::open(table)?, queue, args.crashes);
+            let locks = open_locks(store, TTL).await?;
+            let queue = Queue::open(args.redis.as_deref(), &format!("{}queue", args.prefix), table).await?;
+            let mut worker = Worker::new(mode, locks, args.prefix.clone(), Tasks::open(table)?, queue, args.crashes);
             if role == "produce" {
                 let each = args.tasks / PRODUCERS;
                 worker.produce(args.number * each..(args.number + 1) * each).await?;
@@ -93,15 +97,16 @@ async fn main() -> Result<ExitCode, Error> {
 
 async fn show(args: &Args) -> Result<ExitCode, Error> {
     let place = Place::new(args.store.as_deref())?;
-    let has_fence = match place.redis() {
-        Some(url) => open_locks(url, TTL).await?.store().features().fence,
-        None => true,
-    };
-    if !has_fence && (args.only.is_empty() || args.only.contains(&Mode::Fence)) {
+    let features = place.features().await?;
+    if !features.fence && (args.only.is_empty() || args.only.contains(&Mode::Fence)) {
         return Err("the locks of this --store have no fence: leave the scheme out, or use --only lock".into());
     }
     let wanted = args.tasks / PRODUCERS * PRODUCERS;
-    let queue = place.redis().map_or("a table, locks in a file", |_| "a list in Redis, and locks there");
+    let queue = match (place.redis(), place.url()) {
+        (Some(_), _) => "a list in Redis, and locks there",
+        (None, Some(_)) => "a table, locks in the store",
+        (None, None) => "a table, locks in a file",
+    };
     println!("{wanted} tasks, {PRODUCERS} producers, {} workers. The queue is {queue}.", args.workers);
     let mut table = Table::new(&["", "made", "done", "twice", "lost", "refused", "killed", "stopped", "seconds"]);
     let mut is_sound = true;
@@ -112,7 +117,8 @@ async fn show(args: &Args) -> Result<ExitCode, Error> {
             Mode::Nothing => "no lock, removed when done",
             Mode::Pop => "no lock, removed first",
         };
-        let Run { audit, killed, stopped, seconds } = run(args, &place, mode)?;
+        let lease = if matches!(mode, Mode::Fence | Mode::Lock) { longest_lease(&features, TTL) } else { TTL };
+        let Run { audit, killed, stopped, seconds } = run(args, &place, lease, mode)?;
         let lost = audit.made - audit.done;
         let numbers = [audit.made, audit.done, audit.twice, lost, audit.refused, killed.into(), stopped.into()];
         let cells = numbers.map(|number| number.to_string()).into_iter().chain([format!("{seconds:.1}")]);
@@ -135,15 +141,19 @@ struct Run {
 }
 
 /// Does all tasks, or as many as can be done.
-fn run(args: &Args, place: &Place, mode: Mode) -> Result<Run, Error> {
+fn run(args: &Args, place: &Place, lease: Duration, mode: Mode) -> Result<Run, Error> {
     let name = mode.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let (path, prefix) = (place.file(&format!("{name}.db")), format!("{}{name}/", place.prefix("task_queue")));
-    let store =
-        place.redis().map_or_else(|| format!("sqlite:{}", place.file(&format!("{name}-locks.db")).display()), str::to_owned);
+    let store = place.locks(&format!("{name}-locks.db"));
     let tasks = Tasks::create(&path)?;
-    let faults =
-        Faults { kill_every: Duration::from_millis(400), stop_every: Duration::from_millis(100), stop_for: TTL + TTL / 2 };
-    let (faults, crashes) = if args.no_crashes { (Faults::NONE, 0.0) } else { (faults, CRASHES) };
+    let faults = Faults {
+        kill_every: Duration::from_millis(400),
+        stop_every: Duration::from_millis(100),
+        stop_for: lease + Duration::from_millis(300),
+    };
+    // Each costs a lease.
+    let rarer = lease.div_duration_f64(LONG_LEASE).max(1.0);
+    let (faults, crashes) = if args.no_crashes { (Faults::NONE, 0.0) } else { (faults.rarer(rarer), CRASHES / rarer) };
     let command = |role: &str| -> Vec<String> {
         let (table, tasks, crashes) = (path.display().to_string(), args.tasks.to_string(), crashes.to_string());
         let options = [
@@ -155,22 +165,37 @@ fn run(args: &Args, place: &Place, mode: Mode) -> Result<Run, Error> {
             ("--tasks", &tasks),
             ("--crashes", &crashes),
         ];
-        options.into_iter().flat_map(|(option, value)| [option.to_owned(), value.to_owned()]).collect()
+        let redis = place.redis().map(|url| ("--redis", url));
+        options.into_iter().chain(redis).flat_map(|(option, value)| [option.to_owned(), value.to_owned()]).collect()
     };
-    let began = Instant::now();
-    let mut producers =
-        Children::start(usize::try_from(PRODUCERS)?, command("produce"), Faults { stop_every: Duration::ZERO, ..faults })?;
-    let mut workers = Children::start(args.workers.into(), command("work"), faults)?;
+    let producers = Faults { stop_every: Duration::ZERO, ..faults };
+    let work = || -> Result<Run, Error> {
+        let producers = Children::start(usize::try_from(PRODUCERS)?, command("produce"), producers)?;
+        let workers = Children::start(args.workers.into(), command("work"), faults)?;
+        tend(&tasks, producers, workers, lease)
+    };
+    let done = work();
+    place.forget(&prefix)?;
+    done
+}
+
+/// Tends the processes until all is done, or nothing more.
+fn tend(tasks: &Tasks, mut producers: Children, mut workers: Children, lease: Duration) -> Result<Run, Error> {
+    let (faults, began) = (workers.faults, Instant::now());
     let (mut done, mut last, mut is_made) = (0, began, false);
-    while last.elapsed() < QUIET && began.elapsed() < LONGEST {
+    let (mut quiet, mut whole, mut looked) = (Duration::ZERO, Duration::ZERO, began);
+    while quiet < lease * QUIET && whole < lease * LONGEST {
         is_made = is_made || producers.tend()?;
         workers.tend()?;
         let audit = tasks.audit()?;
+        // A busy machine is no dead task: such time counts little.
+        let passed = std::mem::replace(&mut looked, Instant::now()).elapsed().min(TICK);
+        (quiet, whole) = (quiet + passed, whole + passed);
         if audit.done != std::mem::replace(&mut done, audit.done) {
-            last = Instant::now();
+            (last, quiet) = (Instant::now(), Duration::ZERO);
         }
         // The last ones may still be done twice.
-        let is_over = is_made && audit.done == audit.made && last.elapsed() > faults.stop_for;
+        let is_over = is_made && audit.done == audit.made && last.elapsed() > CALM && workers.all_went_on_for(CALM);
         if is_over {
             break;
         }
@@ -178,6 +203,5 @@ fn run(args: &Args, place: &Place, mode: Mode) -> Result<Run, Error> {
     }
     let (killed, stopped) = (producers.killed + workers.killed, workers.stops);
     drop((producers, workers));
-    place.forget(&prefix)?;
     Ok(Run { audit: tasks.audit()?, killed, stopped, seconds: last.duration_since(began).as_secs_f64() })
 }

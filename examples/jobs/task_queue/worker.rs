@@ -33,14 +33,16 @@ pub(crate) enum Mode {
 pub(crate) struct Worker {
     mode: Mode,
     locks: Locker,
+    /// In front of the names of locks.
+    prefix: String,
     pub(crate) tasks: Tasks,
     pub(crate) queue: Queue,
     crashes: f64,
 }
 
 impl Worker {
-    pub(crate) const fn new(mode: Mode, locks: Locker, tasks: Tasks, queue: Queue, crashes: f64) -> Self {
-        Self { mode, locks, tasks, queue, crashes }
+    pub(crate) const fn new(mode: Mode, locks: Locker, prefix: String, tasks: Tasks, queue: Queue, crashes: f64) -> Self {
+        Self { mode, locks, prefix, tasks, queue, crashes }
     }
 
     /// Makes tasks, and puts each into the queue.
@@ -118,7 +120,7 @@ impl Worker {
     }
 
     async fn take(&self, id: i64) -> Result<Option<Guard>, Error> {
-        match self.locks.mutex(format!("task/{id}")).try_acquire().await {
+        match self.locks.mutex(format!("{}task/{id}", self.prefix)).try_acquire().await {
             // As if it were busy: it is tried again.
             Err(error) if error.is_transient() => Ok(None),
             guard => Ok(guard?),

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-use tenure_testkit::{RedisServer, Spawned, page};
+use tenure_testkit::{
+    EtcdCluster, MariaDbServer, MemcachedServer, PostgresServer, RedisServer, SentinelGroup, Spawned, ZooKeeperServer, page,
+};
 
 /// Tries until a fault has met a step where it does harm.
 const TRIES: usize = 8;
@@ -129,8 +131,9 @@ fn bad_input_is_refused() {
         ("task_queue", &["--store", "redis"], "/nonexistent"),
         ("numbers", &["--processes", "0"], "--processes"),
         ("numbers", &["--numbers", "0"], "--numbers"),
+        ("numbers", &["--store", &url], "no fence"),
         ("numbers", &["--store", "redis"], "/nonexistent"),
-        ("numbers", &["--store", "memcached://localhost"], "memcached://localhost"),
+        ("numbers", &["--store", "ftp://localhost"], "ftp: is no store"),
     ] {
         let mut command = Command::new(example(name));
         if why == "/nonexistent" {
@@ -173,7 +176,7 @@ fn the_page_of_numbers_has_the_text_of_the_example() {
     let lines = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("numbers/floors.rs")).unwrap();
     let block = page::blocks("numbers.md", "Without gaps", "rust,ignore").swap_remove(0);
-    let (own, page) = (lines(&source), lines(&block.replace("\"thread/42\"", "NAME")));
+    let (own, page) = (lines(&source), lines(&block.replace("\"thread/42\"", "name")));
     assert!(own.contains(&page), "{page}\n\nis not in\n\n{own}");
 }
 
@@ -190,4 +193,65 @@ fn floors_have_no_gap_though_their_writers_are_killed() {
         });
         assert!(killed.into_iter().any(|killed| killed > 0), "{store}: nobody was killed");
     }
+}
+
+/// Each example, briefly, with its locks in the store of this URL.
+fn on(url: &str) {
+    let (is_content, report) = run("numbers", &["--store", url, "--processes", "8", "--numbers", "10"]);
+    assert_eq!((is_content, number(&report, "floors ", 0), number(&report, "gaps ", 0)), (true, 80, 0), "{url}");
+    assert!(number(&report, "ids, the store ", 0) > 0, "{url}");
+
+    let (is_content, report) = run("task_queue", &["--store", url, "--only", "fence", "--tasks", "60"]);
+    let counts = [0, 1, 2, 3].map(|column| number(&report, "lock and fence", column));
+    assert_eq!((is_content, counts), (true, [60, 60, 0, 0]), "{url}");
+
+    let rows = ["tenure, native", "tenure, permits"];
+    let only = rows.iter().flat_map(|row| ["--only", *row]);
+    let args: Vec<&str> = ["--store", url, "--items", "4", "--units", "5"].into_iter().chain(only).collect();
+    let (is_content, report) = run("flash_sale", &args);
+    for row in rows {
+        assert_eq!((sold(&report, row), twice(&report, row), dead(&report, row)), (20, 0, 0), "{url}: {row}");
+    }
+    assert!(is_content, "{url}");
+}
+
+/// A user whose Redis has the locks of another library gives its scheme.
+#[test]
+fn the_examples_take_a_redis_with_a_scheme() {
+    let server = RedisServer::start();
+    let url = format!("{}?scheme=redisson", server.url());
+    let rows = ["A6 with a token", "tenure, native"];
+    let args = ["--store", &url, "--no-crashes", "--items", "2", "--units", "5", "--only", "tenure", "--only", "A6"];
+    let (is_content, report) = run("flash_sale", &args);
+    assert!(is_content && rows.iter().all(|row| sold(&report, row) >= 10), "{report}");
+    let left_out = report.lines().find(|line| line.starts_with("not shown")).unwrap();
+    assert!(["tenure as A1", "tenure as A8"].iter().all(|row| left_out.contains(row)), "{left_out}");
+}
+
+#[test]
+fn the_examples_take_etcd() {
+    on(&EtcdCluster::of(1).start().url("jobs"));
+}
+
+#[test]
+fn the_examples_take_zookeeper() {
+    on(&ZooKeeperServer::start().url("jobs"));
+}
+
+#[test]
+fn the_examples_take_memcached() {
+    on(&MemcachedServer::start().url());
+}
+
+#[test]
+fn the_examples_take_tables() {
+    on(&PostgresServer::start().url("jobs"));
+    on(&MariaDbServer::start().url("jobs"));
+}
+
+#[test]
+fn the_examples_take_sentinels_and_a_file() {
+    on(&SentinelGroup::start().url());
+    let dir = tempfile::tempdir().unwrap();
+    on(&format!("sqlite:{}", dir.path().join("locks.db").display()));
 }

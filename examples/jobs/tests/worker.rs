@@ -25,10 +25,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A worker, and its store of locks, on files or at a Redis.
 async fn worker(place: &Place) -> (Worker, String) {
     let (table, redis) = (place.file("tasks.db"), place.redis());
-    let store = redis.map_or_else(|| format!("sqlite:{}", place.file("locks.db").display()), str::to_owned);
+    let store = place.locks("locks.db");
     let tasks = Tasks::create(&table).unwrap();
     let queue = Queue::open(redis, "queue", &table).await.unwrap();
-    (Worker::new(Mode::Fence, open_locks(&store, TTL).await.unwrap(), tasks, queue, 0.0), store)
+    (Worker::new(Mode::Fence, open_locks(&store, TTL).await.unwrap(), String::new(), tasks, queue, 0.0), store)
 }
 
 /// A producer died between the two. The queue is never empty meanwhile, as under steady load.

@@ -368,7 +368,7 @@ fn a_keeper_shows_no_password() {
             command.env("TENURE_STORE", variable).env("TENURE_PASSWORD", password);
             Ended::from(command.output().unwrap())
         };
-        let printed = told(&["acquire", "--ttl", "1s", "--watch-pid", &pid, "x"]);
+        let printed = told(&["acquire", "--ttl", "3s", "--kill-after", "100ms", "--watch-pid", &pid, "x"]);
         assert_eq!(printed.code, 0, "{printed:?}");
         let keeper = keepers(&place)[0];
         for file in ["cmdline", "environ"] {
@@ -376,7 +376,12 @@ fn a_keeper_shows_no_password() {
             assert!(!shown.contains("s3cret"), "{file}: {shown}");
         }
         // The keeper goes on with the store and the password that it was started with.
-        std::thread::sleep(Duration::from_millis(1500));
+        let left = || server.command(&["PTTL", "x"]).int();
+        let mut before = left();
+        wait_for("a renewal", || {
+            let now = left();
+            now > std::mem::replace(&mut before, now)
+        });
         let token = printed.out.lines().find_map(|line| line.strip_prefix("TENURE_TOKEN=")).unwrap();
         assert_eq!(told(&["release", "x", "--token", token]).code, 0);
         assert_not_told(&mut script);

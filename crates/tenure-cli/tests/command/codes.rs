@@ -132,7 +132,7 @@ fn a_held_name_is_75_with_label_and_age() {
         let mut line = vec!["run"];
         line.extend(args);
         line.extend(["x", "--", "echo", "ran"]);
-        let ended = place.output(&line);
+        let ended = place.output(&line).without_wait();
         assert_eq!((ended.code, ended.out.as_str()), (code, ""), "{ended:?}");
         assert_one_line(&ended);
         assert!(ended.err.contains("held by night shift, for "), "{}", ended.err);
@@ -368,11 +368,9 @@ fn a_reader_that_leaves_is_no_error() {
     assert_eq!(place.output(&["acquire", "x"]).code, 0);
     for command in ["help store", "man", "man run", "completions bash", "show -q", "show -o json"] {
         // The reader is gone before anything is written.
-        let line = format!(
-            "{{ read -r _ <go; \"$TENURE\" {command} 2>said; echo $? >code; }} | {{ exec <&-; echo >go; }}; cat said code"
-        );
+        let line = format!("exec 3<>out 4>out 3>&-; \"$TENURE\" {command} >&4 2>said; echo $? >code; cat said code");
         let mut shell = Command::new("bash");
-        place.settle(shell.args(["-c", &format!("rm -f go said code; mkfifo go; {line}")]));
+        place.settle(shell.args(["-c", &format!("rm -f out said code; mkfifo out; {line}")]));
         let ended = Ended::from(Spawned::output(&mut shell).unwrap());
         assert_eq!(ended.out, "141\n", "{command}: {ended:?}");
     }
@@ -381,7 +379,7 @@ fn a_reader_that_leaves_is_no_error() {
 #[test]
 fn a_fixed_lease_that_ends_is_not_blamed_on_the_store() {
     let place = Place::new();
-    let ended = place.output(&["run", "--no-renew", "--ttl", "1s", "x", "--", "sleep", "60"]);
+    let ended = place.output(&["run", "--no-renew", "--ttl", "3s", "x", "--", "sleep", "60"]);
     assert_eq!(ended.code, 79);
     assert!(ended.err.contains("--no-renew") && !ended.err.contains("answer to its renewals"), "{}", ended.err);
 }
@@ -396,7 +394,7 @@ fn the_log_is_what_rust_log_asks_for() {
     std::fs::write(place.path("x.db-wake"), "").unwrap();
     let store = format!("sqlite:{}", place.path("x.db").display());
     assert_eq!(place.output(&["acquire", "--store", &store, "x"]).code, 0);
-    let mut command = place.tenure(&["run", "--store", &store, "-w", "300ms", "x", "--", "true"]);
+    let mut command = place.tenure(&["run", "--store", &store, "-w", "2s", "x", "--", "true"]);
     let loud = Ended::from(Spawned::output(command.env("RUST_LOG", "info,tenure=debug")).unwrap());
     assert_eq!(loud.code, 75, "{loud:?}");
     assert!(loud.err.contains("Z DEBUG tenure_sql::sqlite::wake: no socket for hand-overs"), "{}", loud.err);

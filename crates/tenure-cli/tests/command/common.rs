@@ -2,11 +2,11 @@
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Once;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -71,8 +71,12 @@ impl Place {
 
     /// Waits for a file with a whole line in it, and returns its text without the last line break.
     pub(crate) fn line(&self, name: &str) -> String {
-        wait_for(&format!("a line in {name}"), || self.read(name).ends_with('\n'));
-        self.read(name).trim_end().to_owned()
+        let mut text = String::new();
+        wait_for(&format!("a line in {name}"), || {
+            text = self.read(name);
+            text.ends_with('\n')
+        });
+        text.trim_end().to_owned()
     }
 
     pub(crate) fn pid(&self, name: &str) -> Pid {
@@ -120,6 +124,14 @@ impl From<Output> for Ended {
     fn from(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         Self { code: code(output.status), out: text(output.stdout), err: text(output.stderr) }
+    }
+}
+
+impl Ended {
+    /// The same without the line of a wait. On a busy machine a short one may last for a second, and then says for whom.
+    pub(crate) fn without_wait(mut self) -> Self {
+        self.err = self.err.split_inclusive('\n').filter(|line| !line.starts_with("tenure: waiting for")).collect();
+        self
     }
 }
 
@@ -183,6 +195,11 @@ pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// The result of a thread. Its panic has said why: a second message would hide that it was only late.
+pub(crate) fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 /// An unprotected read-modify-write, and the fences in order of entry.
 const COUNT: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n; echo $TENURE_FENCE >> fences";
 
@@ -206,7 +223,7 @@ pub(crate) fn turns(processes: usize, store: Option<&str>, amid: impl FnOnce() +
         for _ in 0..processes {
             scope.spawn(|| {
                 for _ in 0..25 {
-                    let args = [&["run"][..], &store, &["x", "--", "sh", "-c", COUNT]].concat();
+                    let args = [&["run", "-w", "2m"][..], &store, &["x", "--", "sh", "-c", COUNT]].concat();
                     let ended = place.output(&args);
                     assert_eq!(ended.code, 0, "{ended:?}");
                 }
@@ -250,10 +267,11 @@ pub(crate) fn assert_one_line(ended: &Ended) {
     assert!(ended.err.starts_with("tenure: ") && ended.err.matches('\n').count() == 1, "not one line of ours: {ended:?}");
 }
 
-/// A file with a program in it.
+/// A file with a program in it. By a process of its own: what this one has open for writing while another test starts a process
+/// cannot be executed.
 pub(crate) fn script(path: &Path, text: &str) {
-    std::fs::write(path, text).unwrap();
-    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+    let write = r#"printf %s "$1" > "$0" && chmod 755 "$0""#;
+    assert!(Command::new("sh").args(["-c", write]).arg(path).arg(text).status().unwrap().success());
 }
 
 /// Processes that `parent` has started, and that are there.

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use nix::sys::signal::Signal;
 use tenure_testkit::{Proxy, RedisServer};
 
-use crate::common::{Place, Running, is_dead, wait_for};
+use crate::common::{Place, Running, is_dead, joined, wait_for};
 
 /// Leads, and writes its fence into a file for as long as it does.
 const ACTS: &str = "echo $$ > pid; while :; do echo $TENURE_FENCE >> acts; sleep 0.05; done";
@@ -15,13 +15,16 @@ const ACTS: &str = "echo $$ > pid; while :; do echo $TENURE_FENCE >> acts; sleep
 #[test]
 fn a_leader_whose_command_ends_makes_way() {
     let place = Place::new();
-    let first = place.spawn(&["lead", "x", "--", "sh", "-c", "echo a >> led; sleep 0.5; exit 3"]);
+    let first = place.spawn(&["lead", "x", "--", "sh", "-c", "echo a >> led; until [ -e end ]; do sleep 0.05; done; exit 3"]);
     place.line("led");
     let mut second = place.spawn(&["lead", "x", "--", "sh", "-c", "echo b >> led; sleep 60"]);
+    let is_behind = || place.output(&["show", "x"]).out.contains("waiter 1");
+    wait_for("the second to wait", is_behind);
+    std::fs::write(place.path("end"), "").unwrap();
     wait_for("the second to lead", || place.read("led").contains('b'));
-    // The first waits behind it.
-    std::thread::sleep(Duration::from_millis(1_500));
+    wait_for("the first to wait behind it", is_behind);
     assert_eq!(place.read("led"), "a\nb\n");
+    std::fs::remove_file(place.path("end")).unwrap();
     second.signal(Signal::SIGTERM);
     assert_eq!(second.status().code(), Some(128 + 15));
     wait_for("the first to lead again", || place.read("led").ends_with("a\n"));
@@ -40,9 +43,8 @@ fn a_command_that_fails_at_once_is_run_ever_more_seldom() {
     let place = Place::new();
     let leading = place.spawn(&["lead", "x", "--", "sh", "-c", "date +%s%N >> runs; exit 1"]);
     wait_for("a third run", || place.read("runs").lines().count() >= 3);
-    // In the pause of 4 s.
-    std::thread::sleep(Duration::from_secs(1));
-    assert!(place.is_free("x"), "it leads without a command");
+    // It does not lead without a command. The pause is of 4 s.
+    wait_for("the pause", || place.is_free("x"));
     leading.signal(Signal::SIGTERM);
     assert_eq!(leading.end().code, 128 + 15);
     let runs: Vec<u64> = place.read("runs").lines().map(|at| at.parse().unwrap()).collect();
@@ -66,12 +68,15 @@ fn a_signal_ends_the_command_and_the_candidate() {
 #[test]
 fn a_leader_that_was_broken_campaigns_again() {
     let place = Place::new();
-    let leading = place.spawn(&["lead", "--ttl", "2s", "x", "--", "sh", "-c", ACTS]);
+    let leading = place.spawn(&["lead", "--ttl", "6s", "x", "--", "sh", "-c", ACTS]);
     place.line("acts");
     let first = place.pid("pid");
     assert_eq!(place.output(&["break", "x"]).code, 0);
     wait_for("the command to end", || is_dead(first));
-    wait_for("it to lead again", || place.pid("pid") != first);
+    wait_for("it to act again", || {
+        let acts = place.read("acts");
+        acts.ends_with('\n') && acts.lines().last() != acts.lines().next()
+    });
     leading.signal(Signal::SIGTERM);
     assert_eq!(leading.end().code, 128 + 15);
     let fences: Vec<u64> = place.read("acts").lines().map(|fence| fence.parse().unwrap()).collect();
@@ -137,10 +142,10 @@ fn daemon(place: &Place, args: &[&str]) -> Running {
 fn a_hangup_without_a_terminal_ends_no_candidate() {
     let place = Place::new();
     let pausing = daemon(&place, &["lead", "x", "--", "sh", "-c", "echo >> runs; exit 1"]);
-    // In the pause of 2 s.
-    wait_for("a second run", || place.read("runs").lines().count() == 2 && place.is_free("x"));
+    // In the pause of 4 s.
+    wait_for("a third run", || place.read("runs").lines().count() == 3 && place.is_free("x"));
     pausing.signal(Signal::SIGHUP);
-    wait_for("a third run", || place.read("runs").lines().count() == 3);
+    wait_for("a fourth run", || place.read("runs").lines().count() >= 4 && place.is_free("x"));
     pausing.signal(Signal::SIGTERM);
     assert_eq!(pausing.end().code, 128 + 15);
     assert_eq!(place.output(&["acquire", "--ttl", "10m", "y"]).code, 0);
@@ -169,13 +174,14 @@ fn a_candidate_that_waits_collects_what_ends() {
     let container = Running::start(command.stdin(std::process::Stdio::null()));
     wait_for("it to wait", || place.output(&["show", "x"]).out.contains("waiter 1"));
     let first = crate::common::children(container.pid())[0].to_string();
-    let leaves = "sh -c 'sleep 0.3 & echo $! > left'";
+    let leaves = "sh -c '{ until [ -e go ]; do sleep 0.02; done; } & echo $! > left'";
     let enter = ["-t", &first, "-U", "-p", "--preserve-credentials", "sh", "-c", leaves];
     let mut enter = std::process::Command::new("nsenter").args(enter).current_dir(place.path(".")).spawn().unwrap();
     assert!(enter.wait().unwrap().success());
     place.line("left");
     let left = || crate::common::children(nix::unistd::Pid::from_raw(first.parse().unwrap()));
     assert_eq!(left().len(), 1, "the first process did not get it");
+    std::fs::write(place.path("go"), "").unwrap();
     wait_for("it to be collected", || left().is_empty());
 }
 
@@ -208,7 +214,8 @@ fn a_command_that_lacks_something_is_run_again_after_a_pause() {
         let name = code.to_string();
         let command = format!("echo >> runs{code}; exit {code}");
         let leading = place.spawn(&["lead", &name, "--", "sh", "-c", &command]);
-        wait_for("a second run", || place.read(&format!("runs{code}")).lines().count() == 2);
+        // In a pause: the signal is not for the command.
+        wait_for("a second run", || place.read(&format!("runs{code}")).lines().count() >= 2 && place.is_free(&name));
         leading.signal(Signal::SIGTERM);
         let ended = leading.end();
         assert!(ended.code == 128 + 15 && ended.err.contains("campaigning for"), "{ended:?}");
@@ -312,7 +319,6 @@ enum Fault {
     Resigned,
 }
 
-const TTL: Duration = Duration::from_secs(2);
 const HOSTS: usize = 3;
 
 /// Three hosts of an election, each with a way of its own to the server.
@@ -321,6 +327,7 @@ struct Hosts<'a> {
     proxies: Vec<Proxy>,
     running: Vec<Running>,
     name: &'a str,
+    ttl: Duration,
 }
 
 /// Says who leads, and acts at a resource that refuses a stale leader. `tried` has all that was tried,
@@ -341,15 +348,16 @@ const FENCED: &str = "while :; do
 done";
 
 impl<'a> Hosts<'a> {
-    fn start(server: &RedisServer, name: &'a str) -> Self {
+    fn start(server: &RedisServer, name: &'a str, ttl: Duration) -> Self {
         let proxies = (0..HOSTS).map(|_| Proxy::start(server.addr())).collect();
-        let mut hosts = Self { place: Place::new(), proxies, running: Vec::new(), name };
+        let mut hosts = Self { place: Place::new(), proxies, running: Vec::new(), name, ttl };
         hosts.running = (0..HOSTS).map(|host| hosts.candidate(host)).collect();
         hosts
     }
 
     fn candidate(&self, host: usize) -> Running {
-        let mut command = self.place.tenure(&["lead", "-q", "--store", &self.proxies[host].url(), "--ttl", "2s", self.name]);
+        let (url, ttl) = (self.proxies[host].url(), tenure::format_duration(self.ttl));
+        let mut command = self.place.tenure(&["lead", "-q", "--store", &url, "--ttl", &ttl, self.name]);
         command.args(["--", "sh", "-c", FENCED]).env("HOST", host.to_string());
         Running::start(&mut command)
     }
@@ -387,7 +395,7 @@ impl<'a> Hosts<'a> {
             Fault::Partitioned => {
                 // Sometimes for long: the next leader renews meanwhile.
                 if is_long {
-                    std::thread::sleep(TTL + TTL / 2);
+                    std::thread::sleep(self.ttl + self.ttl / 2);
                 }
                 self.proxies[host].heal();
             }
@@ -401,15 +409,17 @@ impl<'a> Hosts<'a> {
 fn election(fault: Fault) {
     const ROUNDS: usize = 13;
     let server = RedisServer::start();
-    let mut hosts = Hosts::start(&server, "billing");
+    // Between the TERM for the command of a leader that is cut off and the next leader is a third of it.
+    let ttl = Duration::from_secs(if fault == Fault::Partitioned { 6 } else { 3 });
+    let mut hosts = Hosts::start(&server, "billing", ttl);
     let url = server.url();
     let (over, is_over) = tokio::sync::oneshot::channel::<()>();
     let observer = std::thread::spawn(move || observed(&url, is_over));
     let mut leader = hosts.later(0);
     for round in 0..ROUNDS {
         let (took, next) = hosts.meet(fault, round % 6 == 5, leader);
-        let limit = if fault == Fault::Resigned { Duration::from_secs(1) } else { TTL + Duration::from_secs(1) };
-        assert!(took < limit, "{fault:?}, round {round}: nobody led for {took:?}");
+        let limit = if fault == Fault::Resigned { Duration::from_secs(1) } else { ttl + Duration::from_secs(1) };
+        assert!(took < limit, "{fault:?}, round {round}: the next leader took {took:?}");
         leader = next;
     }
     over.send(()).unwrap();
@@ -432,10 +442,21 @@ fn election(fault: Fault) {
 async fn observed(url: &str, mut over: tokio::sync::oneshot::Receiver<()>) -> Vec<u64> {
     let locks = tenure_redis::connect(url).await.unwrap();
     let mut leaders = locks.election("billing").poll_interval(Duration::from_millis(50)).observe();
-    let mut fences = Vec::new();
+    let (mut fences, mut outage) = (Vec::new(), false);
     loop {
         tokio::select! {
-            leader = leaders.next() => fences.extend(leader.unwrap().unwrap().and_then(|leader| leader.fence).map(tenure::Fence::get)),
+            leader = leaders.next() => match leader.unwrap() {
+                Ok(leader) => {
+                    let (fence, again) = (leader.and_then(|leader| leader.fence).map(tenure::Fence::get), outage);
+                    // After an outage the same leader is reported again.
+                    fences.extend(fence.filter(|fence| !again || fences.last() != Some(fence)));
+                    outage = false;
+                }
+                Err(error) => {
+                    assert!(error.is_transient(), "{error}");
+                    outage = true;
+                }
+            },
             _ = &mut over => return fences,
         }
     }
@@ -445,8 +466,7 @@ async fn observed(url: &str, mut over: tokio::sync::oneshot::Receiver<()>) -> Ve
 #[test]
 fn a_leader_is_followed_in_time_whatever_ends_it() {
     std::thread::scope(|scope| {
-        for fault in [Fault::Killed, Fault::Stopped, Fault::Partitioned, Fault::Resigned] {
-            scope.spawn(move || election(fault));
-        }
+        let faults = [Fault::Killed, Fault::Stopped, Fault::Partitioned, Fault::Resigned];
+        faults.map(|fault| scope.spawn(move || election(fault))).into_iter().for_each(joined);
     });
 }

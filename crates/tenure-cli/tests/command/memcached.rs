@@ -1,5 +1,7 @@
 //! The command on memcached.
 
+use std::time::Instant;
+
 use tenure_testkit::{MemcachedServer, Spawned};
 
 use crate::common::{Ended, Place, assert_one_line, count};
@@ -10,25 +12,25 @@ fn url(parameters: &str) -> String {
 
 #[test]
 fn two_hundred_and_fifty_turns_on_memcached() {
-    count(10, Some(&url("")), || ());
+    count(10, Some(&url("&timeout=5s")), || ());
 }
 
 #[test]
 fn two_hundred_and_fifty_turns_by_add() {
-    count(10, Some(&url("&scheme=add")), || ());
+    count(10, Some(&url("&scheme=add&timeout=5s")), || ());
 }
 
 #[test]
 fn two_hundred_and_fifty_turns_on_three_servers() {
     let servers = [(); 3].map(|()| MemcachedServer::start());
     let hosts = servers.each_ref().map(|server| server.addr().to_string()).join(",");
-    count(10, Some(&format!("memcached://{hosts}")), || ());
+    count(10, Some(&format!("memcached://{hosts}?timeout=5s")), || ());
 }
 
 #[test]
 fn every_command_speaks_to_memcached() {
     for scheme in ["cas", "add"] {
-        let (place, url) = (Place::new(), url(&format!("&scheme={scheme}")));
+        let (place, url) = (Place::new(), url(&format!("&scheme={scheme}&timeout=5s")));
         let lease = place.output(&["acquire", "--store", &url, "--ttl", "1m", "x"]);
         assert!(lease.code == 0 && lease.out.contains("TENURE_FENCE="), "{lease:?}");
         assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 75);
@@ -45,12 +47,26 @@ fn every_command_speaks_to_memcached() {
     }
 }
 
+/// For some seconds a lease that ends shows no rest, and the command asked a thousand times in each.
+#[test]
+fn the_end_of_a_lease_is_waited_for_at_intervals() {
+    let server = MemcachedServer::start();
+    let (place, url) = (Place::new(), server.url());
+    assert_eq!(place.output(&["acquire", "--store", &url, "--ttl", "1s", "x"]).code, 0);
+    let before = server.stat("cmd_get");
+    let begun = Instant::now();
+    let freed = place.output(&["show", "--store", &url, "--until-free", "x"]);
+    assert_eq!(freed.code, 0, "{freed:?}");
+    let (asked, most) = (server.stat("cmd_get") - before, 10 + begun.elapsed().as_millis() / 100);
+    assert!(u128::from(asked) <= most, "asked {asked} times in {:?}", begun.elapsed());
+}
+
 /// A lost server takes its own names along. Each command is a new process, and the others go on for it as well.
 #[test]
 fn one_lost_server_stops_its_own_names_alone() {
     let servers = [(); 3].map(|()| MemcachedServer::start());
     let hosts = servers.each_ref().map(|server| server.addr().to_string()).join(",");
-    let (place, url) = (Place::new(), format!("memcached://{hosts}"));
+    let (place, url) = (Place::new(), format!("memcached://{hosts}?timeout=5s"));
     servers[1].kill();
     let mut codes: Vec<_> = (0..12)
         .map(|number| place.output(&["run", "-n", "--store", &url, &format!("door {number}"), "--", "true"]).code)
@@ -68,7 +84,7 @@ fn bad_input_is_told() {
     // Not by --store: a password there has a line of its own.
     let run = |url: &str, name: &str| {
         let mut run = place.tenure(&["run", "-n", name, "--", "true"]);
-        Ended::from(Spawned::output(run.env("TENURE_STORE", url)).unwrap())
+        Ended::from(Spawned::output(run.env("TENURE_STORE", tenure_testkit::patient(url, "5s"))).unwrap())
     };
     assert_eq!(run(&format!("memcached://app:s3cret@{addr}"), "x").code, 0);
     for (url, code, why) in [
@@ -77,7 +93,7 @@ fn bad_input_is_told() {
         (format!("memcached://app:s3cret@{addr}?colour=red"), 64, "colour="),
         (format!("memcached://app:s3cret@{addr}?scheme=gets"), 64, "scheme="),
         (format!("memcached://app:s3cret@{addr}/db"), 64, "has a path"),
-        ("memcached://".to_owned(), 64, "is no server"),
+        ("memcached://".to_owned(), 64, "is no host"),
         ("memcached://127.0.0.1:1".to_owned(), 69, "refused"),
     ] {
         let ended = run(&url, "x");

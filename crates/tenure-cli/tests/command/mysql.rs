@@ -6,7 +6,8 @@ use crate::advisory;
 use crate::common::{Ended, Place, assert_one_line, count};
 
 fn url() -> String {
-    MariaDbServer::shared().url(&MariaDbServer::fresh_table())
+    // `run -n` asks once, so there is time for an answer.
+    MariaDbServer::shared().url(&MariaDbServer::fresh_table()) + "&timeout=5s"
 }
 
 #[test]
@@ -42,7 +43,7 @@ fn the_migration_of_mariadb_is_printed() {
     for _ in 0..2 {
         MariaDbServer::shared().sql(&printed.out);
     }
-    let url = MariaDbServer::shared().url(&table).replace("create=yes&", "");
+    let url = MariaDbServer::shared().url(&table).replace("create=yes&", "") + "&timeout=5s";
     assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 0);
 }
 
@@ -55,7 +56,7 @@ fn bad_input_is_told() {
     // Not by --store: a password there has a line of its own.
     let run = |url: &str, name: &str| {
         let mut run = place.tenure(&["run", "-n", name, "--", "true"]);
-        Ended::from(Spawned::output(run.env("TENURE_STORE", url)).unwrap())
+        Ended::from(Spawned::output(run.env("TENURE_STORE", tenure_testkit::patient(url, "5s"))).unwrap())
     };
     server.sql("CREATE USER app IDENTIFIED BY 's3cret'; GRANT ALL ON locks.* TO app");
     server.sql("CREATE USER reader IDENTIFIED BY 's3cret'; GRANT SELECT ON locks.* TO reader");
@@ -96,7 +97,7 @@ fn bad_input_is_told() {
 /// Session locks that nobody else has.
 fn session_url() -> String {
     let (addr, prefix) = (MariaDbServer::shared().addr(), MariaDbServer::fresh_table());
-    format!("mysql://root@{addr}/locks?scheme=advisory&prefix={prefix}.")
+    format!("mysql://root@{addr}/locks?scheme=advisory&prefix={prefix}.&timeout=5s")
 }
 
 #[test]

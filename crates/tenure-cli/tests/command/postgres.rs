@@ -6,7 +6,8 @@ use crate::advisory;
 use crate::common::{Ended, Place, assert_one_line, count};
 
 fn url() -> String {
-    PostgresServer::shared().url(&PostgresServer::fresh_table())
+    // `run -n` asks once, so there is time for an answer.
+    PostgresServer::shared().url(&PostgresServer::fresh_table()) + "&timeout=5s"
 }
 
 #[test]
@@ -17,9 +18,10 @@ fn two_hundred_and_fifty_turns_on_postgres() {
 /// The sessions of all processes end in the midst, whatever they are at.
 #[test]
 fn turns_go_on_when_sessions_are_killed() {
-    let url = url();
+    // Not those of other tests.
+    let url = url() + "&application_name=turns";
     count(4, Some(&url), || {
-        let all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tenure'";
+        let all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'turns'";
         PostgresServer::shared().sql(all);
     });
 }
@@ -50,7 +52,7 @@ fn the_migration_is_printed() {
     for _ in 0..2 {
         PostgresServer::shared().sql(&printed.out);
     }
-    let url = PostgresServer::shared().url(&table).replace("create=yes&", "");
+    let url = PostgresServer::shared().url(&table).replace("create=yes&", "") + "&timeout=5s";
     assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 0);
     let refused = place.output(&["migration", "--store", "redis://h"]);
     assert_eq!((refused.code, refused.out.as_str()), (64, ""));
@@ -69,7 +71,7 @@ fn bad_input_is_told() {
     // Not by --store: a password there has a line of its own.
     let run = |url: &str, name: &str| {
         let mut run = place.tenure(&["run", "-n", name, "--", "true"]);
-        Ended::from(Spawned::output(run.env("TENURE_STORE", url)).unwrap())
+        Ended::from(Spawned::output(run.env("TENURE_STORE", tenure_testkit::patient(url, "5s"))).unwrap())
     };
     server.sql("CREATE TABLE later (name text, version bigint); INSERT INTO later VALUES ('', 2)");
     server.sql("CREATE TABLE empty (name text, version bigint)");
@@ -111,7 +113,7 @@ fn bad_input_is_told() {
 fn session_url() -> String {
     let (server, database) = (PostgresServer::shared(), PostgresServer::fresh_table());
     server.sql(&format!("CREATE DATABASE {database}"));
-    format!("postgres://tenure@{}/{database}?scheme=advisory", server.addr())
+    format!("postgres://tenure@{}/{database}?scheme=advisory&timeout=5s", server.addr())
 }
 
 #[test]

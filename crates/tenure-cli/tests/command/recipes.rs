@@ -9,7 +9,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::{self, Ended, Place, Running, script, wait_for};
-use nix::sys::signal::Signal;
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tenure_testkit::{RedisServer, Spawned, page};
 
 /// The block under a heading of the page.
@@ -57,7 +59,10 @@ impl Here {
     fn settled(&self, mut command: Command) -> Command {
         self.place.settle(&mut command);
         let path = format!("{}:{}", self.place.path("bin").display(), std::env::var("PATH").unwrap());
-        command.env("PATH", path).env("HOME", self.place.path("home")).env("TENURE_STORE", self.server.url());
+        command
+            .env("PATH", path)
+            .env("HOME", self.place.path("home"))
+            .env("TENURE_STORE", format!("{}?timeout=3s", self.server.url()));
         command
     }
 
@@ -307,7 +312,7 @@ fn the_first_process_of_a_container() {
     assert!(!here.is_free("leader"));
     // `docker stop` sends TERM to the first process.
     let first = common::children(container.pid())[0];
-    nix::sys::signal::kill(first, Signal::SIGTERM).unwrap();
+    kill(first, Signal::SIGTERM).unwrap();
     let ended = container.end();
     assert_eq!((ended.code, here.place.line("ended").as_str()), (0, "term"), "{ended:?}");
     assert!(here.is_free("leader"));
@@ -321,15 +326,41 @@ fn a_script_that_holds_until_its_end() {
     let ended = Ended::from(Spawned::output(&mut here.shell(&text)).unwrap());
     assert_eq!((ended.code, here.place.read("ran").as_str()), (0, "held\n"), "{ended:?}");
     assert!(here.is_free("backup"));
-    // Ended from outside, or by a loss: the work ends before the lock is free.
+    // Ended from outside, or by a loss: the work cleans up and ends before the lock is free.
+    here.program(
+        "backup",
+        "trap 'sleep 0.3; echo one >> cleaned; sleep 0.3; echo two >> cleaned; exit 1' TERM; echo $$ >> begun; \
+         while :; do sleep 0.1; done",
+    );
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        let mut running = Running::start(&mut here.shell(&text));
+        let backup = here.place.pid("begun");
+        running.signal(signal);
+        let status = running.status();
+        assert_eq!(common::code(status), 143, "{signal}");
+        assert!(here.is_free("backup"), "{signal}");
+        assert_eq!(kill(backup, None), Err(Errno::ESRCH), "{signal}: the work goes on without the lock");
+        assert_eq!(here.place.read("cleaned"), "one\ntwo\n", "{signal}");
+        for file in ["begun", "cleaned"] {
+            fs::remove_file(here.place.path(file)).unwrap();
+        }
+    }
+    // Also in the moment before the work begins, and in the one after.
     here.program("backup", "echo $$ >> begun; exec sleep 60");
-    let mut running = Running::start(&mut here.shell(&text));
-    let backup = here.place.pid("begun");
-    running.signal(Signal::SIGTERM);
-    let status = running.status();
-    assert_eq!(common::code(status), 143);
-    assert!(here.is_free("backup"));
-    assert_eq!(nix::sys::signal::kill(backup, None), Err(nix::errno::Errno::ESRCH), "the work goes on without the lock");
+    fs::write(here.place.path("begun"), "").unwrap();
+    for moment in ["kill $$\nbackup &\n", "backup &\nkill $$\n"] {
+        let soon = text.replacen("backup &\n", moment, 1);
+        assert_ne!(soon, text);
+        // On a busy machine the shell takes longer to start the work.
+        let later = soon.replace("sleep 0.2;", "sleep 2;");
+        assert_ne!(later, soon);
+        let begun = Instant::now();
+        let ended = Ended::from(Spawned::output(&mut here.shell(&later)).unwrap());
+        assert!(ended.code == 143 && begun.elapsed() < Duration::from_secs(30), "{moment:?}: {ended:?}");
+        assert!(here.is_free("backup"), "{moment:?}");
+        let gone = |work: &str| kill(Pid::from_raw(work.parse().unwrap()), None) == Err(Errno::ESRCH);
+        assert!(here.place.read("begun").lines().all(gone), "{moment:?}: it goes on without the lock");
+    }
 }
 
 #[test]
@@ -352,10 +383,10 @@ fn a_script_that_only_looks() {
     let text = recipe("Shell script: is it", "sh");
     let run = || Ended::from(Spawned::output(&mut here.shell(&text)).unwrap());
     assert_eq!(run().out, "no deployment is running\n");
-    assert_eq!(here.tenure("acquire --ttl 2s deploy").code, 0);
+    assert_eq!(here.tenure("acquire --ttl 6s deploy").code, 0);
     let begun = Instant::now();
     assert_eq!(run().out, "a deployment is running\nno deployment is running\n");
-    assert!(begun.elapsed() < Duration::from_secs(10));
+    assert!(begun.elapsed() < Duration::from_secs(14), "took {:?}", begun.elapsed());
     let mut away = here.shell(&text);
     let ended = Ended::from(Spawned::output(away.env("TENURE_STORE", "redis://127.0.0.1:1")).unwrap());
     assert_eq!((ended.code, &*ended.out), (69, ""), "nobody knows: {ended:?}");

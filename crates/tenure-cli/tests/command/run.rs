@@ -145,14 +145,14 @@ const STUBBORN: &str =
 #[test]
 fn a_lost_lock_ends_the_whole_group_in_time() {
     let place = Place::new();
-    let args = ["run", "--ttl", "1500ms", "--kill-after", "200ms", "x", "--", "bash", "-c", STUBBORN];
+    let args = ["run", "--ttl", "6s", "--kill-after", "200ms", "x", "--", "bash", "-c", STUBBORN];
     let running = place.spawn(&args);
     let (child, grandchild) = (place.pid("child"), place.pid("grandchild"));
     assert_eq!(place.output(&["break", "x"]).code, 0);
     let broken = Instant::now();
     let ended = running.end();
     // A third of the ttl until the next renewal, then TERM and KILL.
-    assert!(broken.elapsed() < Duration::from_millis(1500), "{:?}", broken.elapsed());
+    assert!(broken.elapsed() < Duration::from_secs(4), "took {:?}", broken.elapsed());
     assert_eq!(ended.code, 79, "{ended:?}");
     assert!(is_dead(child) && is_dead(grandchild));
     assert!(ended.err.contains("no longer ours") && ended.err.contains("was killed"), "{}", ended.err);
@@ -162,7 +162,7 @@ fn a_lost_lock_ends_the_whole_group_in_time() {
 fn a_reader_of_stderr_that_has_stopped_does_not_save_the_command() {
     let place = Place::new();
     let fill = "trap '' TERM; echo $$ > child; head -c 200000 /dev/zero >&2 & while :; do sleep 60; done";
-    let args = ["run", "--ttl", "1500ms", "--max-hold", "500ms", "x", "--", "bash", "-c", fill];
+    let args = ["run", "--ttl", "12s", "--kill-after", "500ms", "--max-hold", "6s", "x", "--", "bash", "-c", fill];
     let mut running = place.spawn(&args);
     let child = place.pid("child");
     assert_eq!(running.status().code(), Some(79));
@@ -172,7 +172,7 @@ fn a_reader_of_stderr_that_has_stopped_does_not_save_the_command() {
 #[test]
 fn a_fixed_lease_ends_the_command_before_the_name_is_free() {
     let place = Place::new();
-    let running = place.spawn(&["run", "--no-renew", "--ttl", "1s", "x", "--", "sh", "-c", "echo $$ > child; exec sleep 60"]);
+    let running = place.spawn(&["run", "--no-renew", "--ttl", "6s", "x", "--", "sh", "-c", "echo $$ > child; exec sleep 60"]);
     let child = place.pid("child");
     let waiting = place.output(&["run", "x", "--", "sh", "-c", "kill -0 $(cat child) 2>/dev/null && echo overlap"]);
     assert_eq!(waiting.out, "", "two at a time");
@@ -193,7 +193,7 @@ fn max_hold_is_a_loss_and_frees_the_name() {
 #[test]
 fn min_hold_outlasts_the_command() {
     let place = Place::new();
-    assert_eq!(place.output(&["run", "--min-hold", "700ms", "x", "--", "true"]).code, 0);
+    assert_eq!(place.output(&["run", "--min-hold", "3s", "x", "--", "true"]).code, 0);
     assert_eq!(place.output(&["run", "-n", "x", "--", "true"]).code, 75);
     assert_eq!(place.output(&["run", "-w", "10s", "x", "--", "true"]).code, 0);
 }
@@ -209,12 +209,12 @@ fn a_lock_that_went_away_meanwhile_is_79() {
 #[test]
 fn tenure_killed_takes_the_command_with_it() {
     let place = Place::new();
-    let mut running = place.spawn(&["run", "--ttl", "1s", "x", "--", "sh", "-c", "echo $$ > child; exec sleep 60"]);
+    let mut running = place.spawn(&["run", "--ttl", "3s", "x", "--", "sh", "-c", "echo $$ > child; exec sleep 60"]);
     let child = place.pid("child");
     running.signal(Signal::SIGKILL);
     running.status();
     wait_for("the end of the command", || is_dead(child));
-    assert_eq!(place.output(&["run", "-w", "2s", "x", "--", "true"]).code, 0, "free within the ttl and a second");
+    assert_eq!(place.output(&["run", "-w", "4s", "x", "--", "true"]).code, 0, "free within the ttl and a second");
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn what_is_left_in_the_background_is_told() {
 #[test]
 fn a_stopped_tenure_that_wakes_too_late_kills_at_once() {
     let place = Place::new();
-    let args = ["run", "--ttl", "1s", "x", "--", "bash", "-c", "trap '' TERM; echo $$ > child; while :; do sleep 60; done"];
+    let args = ["run", "--ttl", "3s", "x", "--", "bash", "-c", "trap '' TERM; echo $$ > child; while :; do sleep 60; done"];
     let running = place.spawn(&args);
     let child = place.pid("child");
     running.signal(Signal::SIGSTOP);
@@ -240,7 +240,9 @@ fn a_stopped_tenure_that_wakes_too_late_kills_at_once() {
     let woken = Instant::now();
     running.signal(Signal::SIGCONT);
     assert_eq!(running.end().code, 79);
-    assert!(is_dead(child) && woken.elapsed() < Duration::from_millis(300), "{:?}", woken.elapsed());
+    let took = woken.elapsed();
+    assert!(is_dead(child));
+    assert!(took < Duration::from_millis(300), "took {took:?}");
 }
 
 #[test]
@@ -250,7 +252,7 @@ fn tstp_stops_both_and_a_late_continuation_kills() {
         let up = format!("up-{late}");
         // A shell of its own session would be needed to continue us; here the test is the parent in the same session.
         let code = format!("trap 'exit 5' USR1; echo $$ > {up}; while :; do sleep 0.01; echo >> ticks-{late}; done");
-        let ttl = if late { "1s" } else { "60s" };
+        let ttl = if late { "3s" } else { "60s" };
         let mut command = place.tenure(&["run", "--ttl", ttl, "x", "--", "bash", "-c", &code]);
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let running = Running::start(&mut command);
@@ -279,7 +281,7 @@ fn a_lost_lock_ends_a_nested_command_with_all_it_started() {
                     (setsid bash -c 'trap \"\" TERM; echo $$ > away; exec sleep 60') & echo $$ > child; sleep 60; wait";
     let tenure = env!("CARGO_BIN_EXE_tenure");
     let inner = [tenure, "run", "--ttl", "60s", "inner", "--", "bash", "-c", stubborn];
-    let mut command = place.tenure(&[&["run", "--ttl", "2s", "outer", "--"], &inner[..]].concat());
+    let mut command = place.tenure(&[&["run", "--ttl", "6s", "outer", "--"], &inner[..]].concat());
     let mut running = Running::of(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     let started = [place.pid("child"), place.pid("grandchild"), place.pid("away")];
     assert_eq!(place.output(&["break", "outer"]).code, 0);
@@ -327,7 +329,7 @@ fn tstp_with_a_command_that_does_not_stop_for_it() {
                 command.arg(env!("CARGO_BIN_EXE_tenure")).stdin(Stdio::null());
                 command
             };
-            command.args(["run", "--ttl", "1500ms", "x", "--", "sh", "-c", code]);
+            command.args(["run", "--ttl", "3s", "--kill-after", "100ms", "x", "--", "sh", "-c", code]);
             let running = Running::start(&mut command);
             let child = place.pid("child");
             if code.contains("STOP") {
@@ -341,10 +343,10 @@ fn tstp_with_a_command_that_does_not_stop_for_it() {
             }
             std::thread::sleep(Duration::from_millis(600));
             let before = ticks(running.pid());
-            // It renews: another waits in vain for twice the ttl.
-            assert_eq!(place.output(&["run", "-w", "2s", "x", "--", "true"]).code, 75, "{code}");
+            // It renews: another waits in vain for longer than the ttl.
+            assert_eq!(place.output(&["run", "-w", "3200ms", "x", "--", "true"]).code, 75, "{code}");
             let used = ticks(running.pid()) - before;
-            assert!(used < 60, "{used} ticks of computing in 2 s");
+            assert!(used < 96, "{used} ticks of computing in 3.2 s");
             kill(child, Signal::SIGKILL).unwrap();
             assert_eq!(running.end().code, 137);
         }
@@ -365,7 +367,7 @@ fn blocked_signals_are_heard() {
     running.signal(Signal::SIGTERM);
     let (sent, ended) = (Instant::now(), running.end());
     assert_eq!(ended.code, 143, "{ended:?}");
-    assert!(sent.elapsed() < Duration::from_secs(5));
+    assert!(sent.elapsed() < Duration::from_secs(5), "took {:?}", sent.elapsed());
 }
 
 #[test]
@@ -384,7 +386,8 @@ fn full_stderr_does_not_hold_up_the_command() {
 fn a_program_that_was_replaced_runs_on() {
     let place = Place::new();
     let copy = place.path("tenure");
-    std::fs::copy(env!("CARGO_BIN_EXE_tenure"), &copy).unwrap();
+    // By a process of its own, as a `script` is written.
+    assert!(std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_tenure")).arg(&copy).status().unwrap().success());
     let mut command = std::process::Command::new(&copy);
     place.settle(&mut command);
     nix::unistd::mkfifo(&place.path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();

@@ -41,7 +41,7 @@ fn one_that_is_held_keeps_all_from_being_taken() {
 #[test]
 fn a_loss_of_one_ends_the_command() {
     let place = Place::new();
-    let run = place.spawn(&["run", "--ttl", "1s", "-a", "a", "b", "--", "sh", "-c", "echo $$ > child; sleep 60"]);
+    let run = place.spawn(&["run", "--ttl", "6s", "-a", "a", "b", "--", "sh", "-c", "echo $$ > child; sleep 60"]);
     let child = place.pid("child");
     assert_eq!(place.output(&["break", "a"]).code, 0);
     let ended = run.end();
@@ -79,7 +79,7 @@ fn opposite_orders_have_their_turns_on_a_file() {
 #[test]
 fn opposite_orders_have_their_turns_on_redis() {
     let server = RedisServer::start();
-    cross(&["--store", &server.url()]);
+    cross(&["--store", &format!("{}?timeout=5s", server.url())]);
 }
 
 /// The job of a night runs once, on however many machines it starts in the same moment.
@@ -126,12 +126,13 @@ fn a_keeper_keeps_what_was_not_released() {
     let place = Place::new();
     let script = Running::start(std::process::Command::new("sleep").arg("600").stdin(Stdio::null()));
     let pid = script.pid().to_string();
-    let printed = place.output(&["acquire", "--watch-pid", &pid, "--ttl", "1s", "-a", "b", "-a", "c", "a"]);
+    let lease = ["--ttl", "3s", "--kill-after", "100ms"];
+    let printed = place.output(&[&["acquire", "--watch-pid", &pid], &lease[..], &["-a", "b", "-a", "c", "a"]].concat());
     assert_eq!(printed.code, 0, "{printed:?}");
     let tokens = lines(&printed.out, "TENURE_TOKEN");
     assert_eq!(place.output(&["release", "b", "--token", tokens[1]]).code, 0);
     assert!(place.is_free("b"));
-    thread::sleep(Duration::from_millis(1_500));
+    thread::sleep(Duration::from_secs(4));
     assert!(!place.is_free("a") && !place.is_free("c"), "nobody renews the others");
     assert_eq!(keepers(&place).len(), 1);
     for (name, token) in [("c", tokens[2]), ("a", tokens[0])] {
@@ -146,7 +147,7 @@ fn a_keeper_that_loses_one_ends_the_work() {
     let place = Place::new();
     let mut script = Running::start(std::process::Command::new("sleep").arg("600").stdin(Stdio::null()));
     let pid = script.pid().to_string();
-    assert_eq!(place.output(&["acquire", "--watch-pid", &pid, "--ttl", "1s", "-a", "b", "a"]).code, 0);
+    assert_eq!(place.output(&["acquire", "--watch-pid", &pid, "--ttl", "6s", "-a", "b", "a"]).code, 0);
     assert_eq!(place.output(&["break", "b"]).code, 0);
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&script.status()), Some(15));
     wait_for("the end of the keeper", || keepers(&place).is_empty());

@@ -100,7 +100,7 @@ fn the_command_is_in_front_from_its_first_instruction() {
 #[test]
 fn the_terminal_is_given_back() {
     let place = Place::new();
-    let program = "\"$TENURE\" run x -- true; \"$TENURE\" run --max-hold 50ms x -- sleep 60; read line; echo read-$line";
+    let program = "\"$TENURE\" run x -- true; \"$TENURE\" run --max-hold 6s x -- sleep 60; read line; echo read-$line";
     let mut screen = Screen::open(&place, &["bash", "-c", program]);
     screen.wait("is lost");
     screen.enter("it");
@@ -111,7 +111,7 @@ fn the_terminal_is_given_back() {
 #[test]
 fn a_terminal_that_a_lost_command_left_raw_is_as_before() {
     let place = Place::new();
-    let left_raw = "\"$TENURE\" run --max-hold 500ms x -- bash -c 'stty raw -echo; echo up; exec sleep 60'";
+    let left_raw = "\"$TENURE\" run --max-hold 6s x -- bash -c 'stty raw -echo; echo up; exec sleep 60'";
     let program = format!("{left_raw}; echo code-$?; stty -a | tr '\\n' ' '; echo do''ne");
     let screen = Screen::open(&place, &["bash", "-c", &program]);
     screen.wait("done");
@@ -169,7 +169,7 @@ fn a_job_is_stopped_and_goes_on() {
 fn a_job_resumed_after_its_lease_is_killed_before_it_goes_on() {
     let place = Place::new();
     let mut screen = Screen::shell(&place);
-    screen.enter("\"$TENURE\" run --ttl 1s x -- bash -c 'echo $$ > child; while :; do echo >> ticks; sleep 0.01; done'");
+    screen.enter("\"$TENURE\" run --ttl 3s x -- bash -c 'echo $$ > child; while :; do echo >> ticks; sleep 0.01; done'");
     let child = place.pid("child");
     screen.press("\x1a");
     wait_for("the command to stop", || is_stopped(child));

@@ -232,7 +232,7 @@ fn whoever_loses_the_lock_to_the_other_side_is_told() {
     let (place, server) = (Place::new(), RedisServer::start());
     let url = format!("{}?scheme=set-nx&poll_interval=5ms", server.url());
     assert_eq!(server.command(&["SET", "x", "true", "PX", "200", "NX"]), "OK");
-    let ours = place.spawn(&["run", "--store", &url, "--ttl", "2s", "x", "--", "sh", "-c", "echo in > held; sleep 60"]);
+    let ours = place.spawn(&["run", "--store", &url, "--ttl", "6s", "x", "--", "sh", "-c", "echo in > held; sleep 60"]);
     place.line("held");
     // Their lease has ended, and they do not know.
     assert_eq!(server.command(&["DEL", "x"]), 1);
@@ -246,7 +246,7 @@ fn a_lock_without_an_end_is_told() {
     let (place, server) = (Place::new(), RedisServer::start());
     let url = format!("{}?scheme=setnx-expire", server.url());
     assert_eq!(server.command(&["SETNX", "x", "1"]), 1);
-    let ended = place.output(&["run", "-w", "300ms", "--store", &url, "x", "--", "true"]);
+    let ended = place.output(&["run", "-w", "300ms", "--store", &url, "x", "--", "true"]).without_wait();
     assert_eq!(ended.code, 75, "{ended:?}");
     assert_one_line(&ended);
     assert!(ended.err.contains("\"1\"") && ended.err.contains("never"), "{}", ended.err);

@@ -6,7 +6,6 @@ mod set_nx;
 mod shedlock;
 mod spring;
 
-use std::error::Error;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -14,7 +13,32 @@ use crate::common::{Ended, Place, script};
 use tenure::Locker;
 use tenure_testkit::RedisServer;
 
-type Done = Result<(), Box<dyn Error>>;
+type Done = Result<(), Failed>;
+
+/// An error in a test: a panic, so that a call without an answer counts as late.
+#[derive(Debug)]
+enum Failed {}
+
+impl From<tenure::Error> for Failed {
+    #[track_caller]
+    fn from(error: tenure::Error) -> Self {
+        panic!("it failed: {error:?}")
+    }
+}
+
+impl From<std::io::Error> for Failed {
+    #[track_caller]
+    fn from(error: std::io::Error) -> Self {
+        panic!("it failed: {error:?}")
+    }
+}
+
+impl From<&str> for Failed {
+    #[track_caller]
+    fn from(error: &str) -> Self {
+        panic!("it is not so: {error}")
+    }
+}
 
 const PHP: &str = "?scheme=php";
 const JAVA: &str = "?prefix=";
@@ -52,7 +76,9 @@ impl Here {
         let tenure = std::path::Path::new(env!("CARGO_BIN_EXE_tenure")).parent().unwrap().display();
         let mut shell = Command::new("sh");
         self.place.settle(&mut shell);
-        shell.env("PATH", format!("{tenure}:{}", std::env::var("PATH").unwrap())).env("TENURE_STORE", &self.url);
+        shell
+            .env("PATH", format!("{tenure}:{}", std::env::var("PATH").unwrap()))
+            .env("TENURE_STORE", format!("{}&timeout=5s", self.url));
         Ended::from(shell.args(["-c", line]).stdin(Stdio::null()).output().unwrap())
     }
 

@@ -237,7 +237,9 @@ fn taken_from_ours(parameters: &str, times: usize) -> Option<usize> {
     let ours = ["run", "--store", &url, "x", "--", "sh", "-c", "echo in > ours; cat"];
     let mut ours = Running::start(place.tenure(&ours).stdin(Stdio::piped()));
     place.line("ours");
-    let mut theirs = RUEIDISLOCK.start(&place, &server.url(), "hold");
+    let mut theirs = RUEIDISLOCK.start_with(&place, &server.url(), "hold", |go| {
+        go.env("TRY_NEXT_AFTER", "20ms");
+    });
     wait_for("rueidislock to wait", || tracked(&server) > 0);
     let taken = (1..=times).find(|time| {
         for key in RUEIDISLOCK.keys {

@@ -203,7 +203,7 @@ fn printed(value: Vec<u8>) -> String {
 /// They hold and we are refused; their lock is deleted and ours does not go with it; we hold and they are refused.
 pub(crate) fn one_at_a_time(library: &Library, parameters: &str) {
     let (place, server) = (Place::new(), RedisServer::start());
-    let (url, name) = (format!("{}?{parameters}", server.url()), library.name);
+    let (url, name) = (tenure_testkit::patient(&format!("{}?{parameters}", server.url()), "5s"), library.name);
 
     let mut theirs = library.holds(&place, &server.url());
     let value = library.holder(&server);
@@ -215,10 +215,17 @@ pub(crate) fn one_at_a_time(library: &Library, parameters: &str) {
         serde_json::from_str(&place.output(&["show", "--store", &url, "-o", "json", "x"]).out).unwrap();
     assert_eq!(shown[0]["holders"][0]["owner"], value.as_str(), "{name}: {shown}");
 
-    assert_eq!(library.at_keys(&server, "DEL"), i64::try_from(library.keys.len()).unwrap(), "{name}");
+    // It may hold before it has asked for its last key.
+    let all = i64::try_from(library.keys.len()).unwrap();
+    wait_for("all keys of the other side", || library.at_keys(&server, "EXISTS") == all);
+    assert_eq!(library.at_keys(&server, "DEL"), all, "{name}");
     let args = library.ours(&url, &["-n"], &["sh", "-c", "echo in > ours; cat"]);
     let mut ours = Running::start(place.tenure(&args).stdin(Stdio::piped()));
     place.line("ours");
+    if name.starts_with("rueidislock") {
+        // It hears of its loss, and does not ask at its release.
+        place.line("lost");
+    }
     drop(theirs.0.stdin.take());
     let ended = theirs.end();
     let (code, word) = if library.tells_loss { (79, "lost") } else { (0, "released") };
@@ -267,6 +274,7 @@ pub(crate) fn each_wakes_the_other_at(their_url: &str, library: &Library, waits:
     let theirs_after = released.elapsed();
     drop(theirs.0.stdin.take());
     assert_eq!((ours.end().code, theirs.end().code), (0, 0));
-    assert!(ours_after < BOUND && theirs_after < BOUND, "{}: {ours_after:?}, theirs {theirs_after:?}", library.name);
+    assert!(ours_after < BOUND, "ours beside {} only after {ours_after:?}", library.name);
+    assert!(theirs_after < BOUND, "{} only after {theirs_after:?}", library.name);
     [ours_after, theirs_after]
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tenure::ErrorKind;
-use tenure::store::ReleaseReply;
+use tenure::store::{ReleaseReply, Store};
+use tenure::{BootTime, Entry, ErrorKind};
 
-use super::{LONG, Outcome, Subject, granted, is_busy, lease, listing, name, request};
+use super::{LONG, Outcome, PATIENCE, Subject, granted, is_busy, lease, listing, name, request};
 
 /// The heart of it, also across handles.
 pub async fn a_free_name_is_granted_and_a_held_one_is_busy(subject: &dyn Subject) -> Outcome {
@@ -97,6 +97,18 @@ pub async fn a_free_name_is_not_listed(subject: &dyn Subject) -> Outcome {
     Ok(())
 }
 
+/// The list without a name, once it is whole. A server may leave out what it has in hand just then.
+pub(super) async fn listed_at_last(store: &dyn Store, is_whole: impl Fn(&[Entry]) -> bool) -> Vec<Entry> {
+    let deadline = BootTime::now() + PATIENCE;
+    loop {
+        let all = store.inspect(None).await.unwrap();
+        if is_whole(&all) || BootTime::now() >= deadline {
+            return all;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// The list without a name has every lock of ours.
 pub async fn every_held_name_is_listed(subject: &dyn Subject) -> Outcome {
     let store = listing(subject).await?;
@@ -104,7 +116,8 @@ pub async fn every_held_name_is_listed(subject: &dyn Subject) -> Outcome {
     for request in &held {
         granted(&store, request).await;
     }
-    let listed: BTreeSet<_> = store.inspect(None).await.unwrap().into_iter().map(|entry| entry.name).collect();
+    let listed = listed_at_last(&store, |all| all.len() >= held.len()).await;
+    let listed: BTreeSet<_> = listed.into_iter().map(|entry| entry.name).collect();
     assert_eq!(listed, held.iter().map(|request| request.name.clone()).collect());
     Ok(())
 }

@@ -6,7 +6,7 @@ use tenure::Fence;
 use tenure::store::{AcquireReply, RenewReply, Store};
 use tokio::task::JoinSet;
 
-use super::{LONG, NotApplicable, Outcome, Subject, granted, granted_at_last, lease, locker, request, rises};
+use super::{LONG, NotApplicable, Outcome, Subject, granted, granted_at_last, joined, lease, locker, request, rises};
 
 fn counts(store: &dyn Store) -> Outcome {
     if store.features().fence { Ok(()) } else { Err(NotApplicable("it counts no grants")) }
@@ -46,7 +46,7 @@ pub async fn fences_rise_under_contention(subject: &dyn Subject) -> Outcome {
         });
     }
     while let Some(done) = tasks.join_next().await {
-        done.unwrap();
+        joined(done);
     }
     let order = order.lock().unwrap();
     assert_eq!(order.len(), 80);
@@ -62,7 +62,8 @@ pub async fn adoption_swaps_owner_and_fence(subject: &dyn Subject) -> Outcome {
     let adopt = request("door", LONG).with_from(held.owner.clone());
     let second = granted(&store, &adopt).await;
     assert!(rises(&store, second.fence, first.fence), "{second:?} after {first:?}");
-    assert!(matches!(store.renew(&[lease(&held), lease(&adopt)]).await[..], [Ok(RenewReply::Gone), Ok(RenewReply::Renewed)]));
+    let answers = store.renew(&[lease(&held), lease(&adopt)]).await.into_iter().map(Result::unwrap);
+    assert_eq!(answers.collect::<Vec<_>>(), [RenewReply::Gone, RenewReply::Renewed]);
     Ok(())
 }
 

@@ -7,7 +7,9 @@ use tenure::store::{AcquireReply, ReleaseReply, RenewReply};
 use tenure::{BootTime, ErrorKind, Share};
 use tokio::time::timeout;
 
-use super::{LONG, Outcome, PATIENCE, Plant, Subject, granted, is_busy, lease, locker, name, request};
+use super::{
+    CLEAN_UP, LONG, Outcome, PATIENCE, Plant, Subject, granted, is_busy, lease, locker, name, renew, request, timed_out,
+};
 
 /// A client that knows nothing of us keeps us out, and our release does not free it.
 pub async fn a_foreign_lock_and_ours_exclude_each_other(subject: &dyn Subject) -> Outcome {
@@ -31,8 +33,7 @@ pub async fn a_foreign_lock_and_ours_exclude_each_other(subject: &dyn Subject) -
 pub async fn a_lock_without_expiry_is_told(subject: &dyn Subject) -> Outcome {
     let locks = locker(subject).await;
     subject.plant(&name("door"), &Plant::Value(b"1", None))?;
-    let error = locks.mutex("door").wait(Duration::from_millis(200)).acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    let error = timed_out(locks.mutex("door").ttl(LONG).wait(Duration::from_millis(200)).acquire().await);
     assert_eq!(error.holder().unwrap().ttl, None);
     assert!(error.to_string().contains("never ends"), "{error}");
     Ok(())
@@ -48,7 +49,7 @@ pub async fn another_type_is_refused_and_left_alone(subject: &dyn Subject) -> Ou
     for share in shares.into_iter().filter(|share| *share == Share::MUTEX || store.features().shares) {
         let lost = lease(&request("door", LONG)).with_share(share);
         assert_eq!(store.release(&lost, Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld, "{share:?}");
-        assert!(matches!(store.renew(&[lost]).await[..], [Ok(RenewReply::Gone)]), "{share:?}");
+        assert_eq!(renew(&store, &lost).await, RenewReply::Gone, "{share:?}");
     }
     assert_eq!(store.inspect(Some(&name("door"))).await.unwrap_err().kind(), ErrorKind::Mismatch);
     Ok(())
@@ -94,7 +95,7 @@ pub async fn what_was_sent_to_a_silent_store_is_cleared(subject: &dyn Subject) -
     let given_up = timeout(Duration::from_millis(700), locks.mutex("door").ttl(LONG).acquire()).await;
     assert!(given_up.is_err(), "a silent store answered: {given_up:?}");
     subject.silence(false)?;
-    timeout(PATIENCE, locks.flush_releases()).await.expect("the clean-up hangs");
+    timeout(CLEAN_UP, locks.flush_releases()).await.expect("the clean-up hangs");
     granted(&store, &request("door", LONG)).await;
     Ok(())
 }

@@ -8,21 +8,24 @@ use tokio::time::timeout;
 
 use super::shares::two;
 use super::{
-    LONG, Outcome, PATIENCE, Subject, TTL, assert_free, granted_after, is_busy, lease, listing, locker, of_any_process, request,
+    LONG, Outcome, PATIENCE, Subject, TTL, assert_free, granted_after, is_busy, joined, kept, lease, listing, locker,
+    of_any_process, outcome_of, request,
 };
 
 /// Far beyond its ttl it is still held, and nobody else gets in.
 pub async fn a_guard_renews_itself(subject: &dyn Subject) -> Outcome {
     let (locks, store) = (locker(subject).await, subject.store().await);
-    let guard = locks.mutex("door").acquire().await.unwrap();
+    let ttl = TTL * 2;
+    let guard = locks.mutex("door").ttl(ttl).acquire().await.unwrap();
     let started = BootTime::now();
-    while BootTime::now().since(started) < TTL * 2 {
-        assert_eq!(guard.state(), State::Held);
+    while BootTime::now().since(started) < ttl * 3 / 2 {
+        assert_ne!(guard.state(), State::Lost);
         assert!(is_busy(&store, &request("door", LONG)).await);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert!(guard.remaining() > Duration::ZERO && guard.remaining() < guard.lease_remaining());
-    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
+    let (kept, valid) = (guard.lease_remaining(), guard.remaining());
+    assert!(valid > Duration::ZERO && valid < kept);
+    assert!(matches!(outcome_of(guard.release().await), ReleaseOutcome::Released));
     assert_free(subject, "door").await;
     Ok(())
 }
@@ -30,12 +33,17 @@ pub async fn a_guard_renews_itself(subject: &dyn Subject) -> Outcome {
 /// Without renewal the validity ends before anyone else can start.
 pub async fn a_fixed_lease_ends_before_the_store_frees_it(subject: &dyn Subject) -> Outcome {
     let (locks, store) = (locker(subject).await, subject.store().await);
-    let guard = locks.mutex("door").fixed_lease().acquire().await.unwrap();
+    let (ttl, margin) = (Duration::from_secs(4), Duration::from_secs(2));
+    let kept = kept(&store, ttl).await;
+    let started = BootTime::now();
+    let guard = locks.mutex("door").ttl(ttl).safety_margin(margin).fixed_lease().acquire().await.unwrap();
     let loss = timeout(PATIENCE, guard.lost()).await.expect("a fixed lease ends");
+    let took = BootTime::now().since(started);
     assert!(is_busy(&store, &request("door", LONG)).await, "another got in before the holder was notified");
     assert_eq!((loss, guard.state(), guard.remaining()), (EndReason::Expired, State::Lost, Duration::ZERO));
     assert!(guard.cancellation().is_cancelled());
-    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::WasLost));
+    assert!(matches!(outcome_of(guard.release().await), ReleaseOutcome::WasLost));
+    assert!(took + margin < kept + Duration::from_millis(150), "reported only after {took:?}");
     Ok(())
 }
 
@@ -70,7 +78,7 @@ pub async fn verify_asks_the_store(subject: &dyn Subject) -> Outcome {
 /// Work under a guard is dropped the moment the tenure ends, and not begun after it.
 pub async fn work_stops_when_the_tenure_is_lost(subject: &dyn Subject) -> Outcome {
     let locks = locker(subject).await;
-    let guard = locks.mutex("door").fixed_lease().acquire().await.unwrap();
+    let guard = locks.mutex("door").ttl(TTL * 2).fixed_lease().acquire().await.unwrap();
     assert_eq!(guard.run(async { 42 }).await.unwrap(), 42);
     let error = timeout(PATIENCE, guard.run(std::future::pending::<()>())).await.expect("work is stopped").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
@@ -82,27 +90,29 @@ pub async fn work_stops_when_the_tenure_is_lost(subject: &dyn Subject) -> Outcom
 /// An extension holds for longer than the first ttl, also for a fixed lease.
 pub async fn a_lease_is_extended(subject: &dyn Subject) -> Outcome {
     let (locks, store) = (locker(subject).await, subject.store().await);
-    let guard = locks.mutex("door").fixed_lease().acquire().await.unwrap();
+    let ttl = TTL * 2;
+    let guard = locks.mutex("door").ttl(ttl).fixed_lease().acquire().await.unwrap();
     guard.extend(LONG).await.unwrap();
     assert!(guard.remaining() > LONG / 2);
-    tokio::time::sleep(TTL + Duration::from_millis(200)).await;
+    tokio::time::sleep(ttl + Duration::from_millis(200)).await;
     assert_eq!(guard.state(), State::Held);
     assert!(is_busy(&store, &request("door", LONG)).await);
     assert_eq!(guard.extend(Duration::from_millis(1)).await.unwrap_err().kind(), ErrorKind::Invalid);
-    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
+    assert!(matches!(outcome_of(guard.release().await), ReleaseOutcome::Released));
     Ok(())
 }
 
 /// Renewals go well, and it ends all the same.
 pub async fn a_longest_hold_ends_it(subject: &dyn Subject) -> Outcome {
     let locks = locker(subject).await;
-    let started = BootTime::now();
-    let guard = locks.mutex("door").max_hold(TTL * 2).acquire().await.unwrap();
+    let (started, max) = (BootTime::now(), TTL * 2);
+    let guard = locks.mutex("door").ttl(max).max_hold(max).acquire().await.unwrap();
     let loss = timeout(PATIENCE, guard.lost()).await.expect("it ends");
     let held = BootTime::now().since(started);
     assert_eq!(loss, EndReason::MaxHold);
-    assert!(held >= TTL * 2 && held < TTL * 2 + Duration::from_millis(500), "{held:?}");
-    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::WasLost));
+    assert!(held >= max, "it ended after {held:?}");
+    assert!(held < max + Duration::from_millis(500), "it ended only after {held:?}");
+    assert!(matches!(outcome_of(guard.release().await), ReleaseOutcome::WasLost));
     assert_free(subject, "door").await;
     Ok(())
 }
@@ -113,7 +123,7 @@ pub async fn a_shortest_hold_keeps_the_name(subject: &dyn Subject) -> Outcome {
     let (started, min) = (BootTime::now(), TTL * 2);
     let guard = locks.mutex("door").min_hold(min).acquire().await.unwrap();
     assert!(guard.lease_remaining() > TTL, "a crash would free it early");
-    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
+    assert!(matches!(outcome_of(guard.release().await), ReleaseOutcome::Released));
     let freed = granted_after(&store, &request("door", LONG), started).await;
     assert!(freed + Duration::from_millis(5) >= min, "free after {freed:?}");
     assert!(freed < min + subject.overtime() + Duration::from_secs(2), "free only after {freed:?}");
@@ -134,7 +144,7 @@ pub async fn a_lease_passes_to_another(subject: &dyn Subject) -> Outcome {
     assert_eq!(there.adopt(&lease).await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(there.renew(&lease).await.unwrap_err().kind(), ErrorKind::Lost);
     adopted.verify().await.unwrap();
-    assert!(matches!(adopted.release().await.unwrap(), ReleaseOutcome::Released));
+    assert!(matches!(outcome_of(adopted.release().await), ReleaseOutcome::Released));
     here.flush_releases().await;
     assert_free(subject, "door").await;
     Ok(())
@@ -150,7 +160,8 @@ pub async fn everything_is_given_up_at_once(subject: &dyn Subject) -> Outcome {
     let outcomes = locks.release_all().await;
     assert_eq!(outcomes.len(), guards.len());
     for (name, outcome) in outcomes {
-        assert!(matches!(outcome, Ok(ReleaseOutcome::Released)), "{name}: {outcome:?}");
+        let outcome = outcome_of(outcome);
+        assert!(matches!(outcome, ReleaseOutcome::Released), "{name}: {outcome:?}");
     }
     assert!(guards.iter().all(|guard| guard.end_reason() == Some(EndReason::Released)));
     if listing(subject).await.is_ok() {
@@ -193,7 +204,7 @@ pub async fn guards_of_every_kind(subject: &dyn Subject) -> Outcome {
     let other = there.read("page").ttl(LONG).try_acquire().await.unwrap().expect("readers hold together");
     assert!(there.write("page").try_acquire().await.unwrap().is_none());
     for reader in [reader, other] {
-        assert!(matches!(reader.release().await.unwrap(), ReleaseOutcome::Released));
+        assert!(matches!(outcome_of(reader.release().await), ReleaseOutcome::Released));
     }
     let writer = there.write("page").ttl(LONG).try_acquire().await.unwrap().expect("no reader is left");
     assert!(here.read("page").try_acquire().await.unwrap().is_none());
@@ -210,7 +221,7 @@ pub async fn guards_of_every_kind(subject: &dyn Subject) -> Outcome {
     let back = there.semaphore("pool", 3).ttl(LONG).wait(PATIENCE).acquire().await.unwrap();
     assert_eq!(here.mutex("pool").try_acquire().await.unwrap_err().kind(), ErrorKind::Mismatch);
     for guard in [writer, reader, two, one, back] {
-        assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
+        assert!(matches!(outcome_of(guard.release().await), ReleaseOutcome::Released));
     }
     assert_free(subject, "page").await;
     assert_free(subject, "pool").await;
@@ -226,7 +237,7 @@ pub async fn a_given_token_is_not_downgraded(subject: &dyn Subject) -> Outcome {
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Invalid, false), "{error}");
     assert_eq!((writer.state(), writer.end_reason()), (State::Held, None));
     assert!(locks.read("page").try_acquire().await.unwrap().is_none());
-    assert!(matches!(writer.release().await.unwrap(), ReleaseOutcome::Released));
+    assert!(matches!(outcome_of(writer.release().await), ReleaseOutcome::Released));
     assert_free(subject, "page").await;
     Ok(())
 }
@@ -237,7 +248,8 @@ fn all_of(locks: &Locker, names: [&str; 3]) -> AcquireAll {
 
 async fn all_released(guards: Guards) {
     for (name, outcome) in guards.release().await {
-        assert!(matches!(outcome, Ok(ReleaseOutcome::Released)), "{name}: {outcome:?}");
+        let outcome = outcome_of(outcome);
+        assert!(matches!(outcome, ReleaseOutcome::Released), "{name}: {outcome:?}");
     }
 }
 
@@ -251,18 +263,18 @@ pub async fn several_names_are_all_or_nothing(subject: &dyn Subject) -> Outcome 
         for free in names.into_iter().filter(|name| *name != held) {
             assert_free(subject, free).await;
         }
-        assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
+        assert!(matches!(outcome_of(guard.release().await), ReleaseOutcome::Released));
     }
     let guards = all_of(&here, names).acquire().await.unwrap();
     assert!(guards.iter().map(tenure::Guard::name).is_sorted() && guards.iter().count() == 3);
     assert_eq!(guards.run(async { 42 }).await.unwrap(), 42);
     let second = guards.iter().nth(1).unwrap();
     let broken = lease(&request(second.name().as_str(), LONG)).with_owner(second.token().clone());
-    assert!(matches!(there.release(&broken).await.unwrap(), ReleaseOutcome::Released));
+    assert!(matches!(outcome_of(there.release(&broken).await), ReleaseOutcome::Released));
     assert_eq!(second.verify().await.unwrap_err().kind(), ErrorKind::Lost);
     let error = timeout(PATIENCE, guards.run(std::future::pending::<()>())).await.expect("work is stopped").unwrap_err();
     assert_eq!((error.kind(), guards.state()), (ErrorKind::Lost, State::Lost));
-    let outcomes: Vec<_> = guards.release().await.into_iter().map(|(_, outcome)| outcome.unwrap()).collect();
+    let outcomes: Vec<_> = guards.release().await.into_iter().map(|(_, outcome)| outcome_of(outcome)).collect();
     assert!(
         matches!(outcomes[..], [ReleaseOutcome::Released, ReleaseOutcome::WasLost, ReleaseOutcome::Released]),
         "{outcomes:?}"
@@ -275,9 +287,8 @@ pub async fn several_names_are_all_or_nothing(subject: &dyn Subject) -> Outcome 
 
 /// Those who say the same names in opposite orders all have their turn.
 pub async fn opposite_orders_never_deadlock(subject: &dyn Subject) -> Outcome {
-    let mut tasks = Vec::new();
-    for order in [["a", "b", "c"], ["c", "b", "a"]] {
-        let locks = locker(subject).await;
+    let (mut tasks, lockers) = (Vec::new(), [locker(subject).await, locker(subject).await]);
+    for (locks, order) in lockers.iter().zip([["a", "b", "c"], ["c", "b", "a"]]) {
         for _ in 0..2 {
             let locks = locks.clone();
             tasks.push(tokio::spawn(async move {
@@ -288,7 +299,11 @@ pub async fn opposite_orders_never_deadlock(subject: &dyn Subject) -> Outcome {
         }
     }
     for task in tasks {
-        timeout(PATIENCE, task).await.expect("they wait for each other").unwrap();
+        joined(timeout(PATIENCE, task).await.expect("they wait for each other"));
+    }
+    // The last turns may have been passed on within a process, whose place at the store is given up in the background.
+    for locks in lockers {
+        locks.flush_releases().await;
     }
     for name in ["a", "b", "c"] {
         assert_free(subject, name).await;
@@ -313,7 +328,7 @@ pub async fn a_cancelled_wait_for_several_leaves_nothing(subject: &dyn Subject) 
     here.flush_releases().await;
     assert_free(subject, "a").await;
     assert_free(subject, "b").await;
-    assert!(matches!(last.release().await.unwrap(), ReleaseOutcome::Released));
+    assert!(matches!(outcome_of(last.release().await), ReleaseOutcome::Released));
     assert_free(subject, "c").await;
     Ok(())
 }

@@ -8,14 +8,15 @@ use tenure::store::{AcquireReply, Busy, Enqueue, Notice, ReleaseReply, RenewRepl
 use tenure::{BootTime, Owner, Queued, Share};
 use tokio::time::timeout;
 
+use super::basics::listed_at_last;
 use super::shares::release;
 use super::{
     HANDOFF_TTL, LONG, NotApplicable, Outcome, PATIENCE, Subject, TTL, assert_free, granted, is_busy, joining, keeping, lease,
-    name, request,
+    name, renew, request,
 };
 
 /// Long enough for a busy machine to look after a place in time, short enough to wait for its end.
-const KEEP: Duration = Duration::from_millis(1_200);
+const KEEP: Duration = Duration::from_millis(2_500);
 
 /// Two handles, as two processes have.
 async fn two(subject: &dyn Subject) -> Result<[Arc<dyn Store>; 2], NotApplicable> {
@@ -111,7 +112,7 @@ pub async fn a_heartbeat_keeps_a_place(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
     let (_held, first, second) = (holder(&ours).await, brief(KEEP), brief(LONG));
     assert_eq!((ahead(&ours, &first).await, ahead(&theirs, &second).await), (Some(0), Some(1)));
-    let until = BootTime::now() + 2 * KEEP;
+    let until = BootTime::now() + KEEP * 3 / 2;
     while BootTime::now() < until {
         assert_eq!(ahead(&ours, &keeping(&first)).await, Some(0));
         assert_eq!(ahead(&theirs, &keeping(&second)).await, Some(1));
@@ -182,7 +183,7 @@ pub async fn a_served_waiter_that_never_comes_costs_its_claim(subject: &dyn Subj
     let waited = served_after(&theirs, &alive, released_at).await;
     assert!(waited + Duration::from_millis(2) >= handoff_ttl, "served after {waited:?}");
     assert!(waited < handoff_ttl + subject.overtime() + Duration::from_secs(1), "served only after {waited:?}");
-    assert!(matches!(ours.renew(&[lease(&dead)]).await[..], [Ok(RenewReply::Gone)]));
+    assert_eq!(renew(&ours, &lease(&dead)).await, RenewReply::Gone);
     assert_eq!(ahead(&ours, &keeping(&dead)).await, None);
     Ok(())
 }
@@ -223,7 +224,7 @@ pub async fn a_served_waiter_finds_itself_granted(subject: &dyn Subject) -> Outc
     let grant = granted(&theirs, &keeping(&waiting)).await;
     assert_eq!(grant.ttl, LONG);
     assert!(left(ours.inspect(Some(&held.name)).await.unwrap()) > LONG / 2);
-    assert!(matches!(theirs.renew(&[lease(&waiting)]).await[..], [Ok(RenewReply::Renewed)]));
+    assert_eq!(renew(&theirs, &lease(&waiting)).await, RenewReply::Renewed);
     Ok(())
 }
 
@@ -233,37 +234,57 @@ pub async fn a_hand_over_is_pushed_to_the_one_that_is_served(subject: &dyn Subje
     if !theirs.features().push {
         return Err(NotApplicable("it does not push"));
     }
-    let (held, first, second) = (holder(&ours).await, waiter(), waiter());
-    busy(&theirs, &first).await;
-    busy(&theirs, &second).await;
+    for _ in 0..5 {
+        if hand_overs_are_pushed(&ours, &theirs).await {
+            return Ok(());
+        }
+    }
+    panic!("no hand-over is pushed: each time the waiter was to ask");
+}
+
+/// Whether the notices say so. Those of a connection that was replaced meanwhile have a waiter ask instead, and show nothing.
+async fn hand_overs_are_pushed(ours: &dyn Store, theirs: &dyn Store) -> bool {
+    let (held, first, second) = (holder(ours).await, waiter(), waiter());
+    busy(theirs, &first).await;
+    busy(theirs, &second).await;
     let mut notices = theirs.watch(&first).await.unwrap();
     let mut silent = theirs.watch(&second).await.unwrap();
-    let mark = busy(&theirs, &keeping(&first)).await.grant_seq;
-    busy(&theirs, &keeping(&second)).await;
-    release(&ours, &held).await;
+    let mark = busy(theirs, &keeping(&first)).await.grant_seq;
+    busy(theirs, &keeping(&second)).await;
+    release(ours, &held).await;
     let notice = timeout(PATIENCE, notices.next()).await.expect("nobody told the waiter").expect("the stream ended");
-    let Notice::Granted { owner, fence, handoff_ttl } = notice else { panic!("{notice:?}") };
+    let Notice::Granted { owner, fence, handoff_ttl } = notice else {
+        release(theirs, &first).await;
+        release(theirs, &second).await;
+        return false;
+    };
     assert_eq!((&owner, handoff_ttl), (&first.owner, HANDOFF_TTL));
     // A store without cohorts counts in ones, so 1,024 of its fences have one counter.
     let is_above = Some(fence.counter()) > mark || (!theirs.features().cohort && Some(fence.counter()) == mark);
     assert!(is_above, "{fence} is not above {mark:?}");
-    assert!(granted(&theirs, &keeping(&first)).await.fence >= Some(fence));
-    assert_eq!(silent.next().now_or_never(), None, "one that was not served was notified");
-    release(&theirs, &first).await;
+    assert!(granted(theirs, &keeping(&first)).await.fence >= Some(fence));
+    let early = silent.next().now_or_never().flatten();
+    assert!(matches!(early, None | Some(Notice::Changed)), "one that was not served was notified: {early:?}");
+    release(theirs, &first).await;
     let notice = timeout(PATIENCE, silent.next()).await.expect("nobody told the next one").expect("the stream ended");
-    assert!(matches!(notice, Notice::Granted { owner, .. } if owner == second.owner));
-    Ok(())
+    release(theirs, &second).await;
+    match notice {
+        Notice::Granted { owner, .. } => assert_eq!(owner, second.owner),
+        Notice::Changed => return false,
+    }
+    early.is_none()
 }
 
 /// Nobody releases for a holder that died: the next waiter that polls serves the first that lives.
 pub async fn a_dead_holder_is_followed_by_the_first_live_waiter(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
-    granted(&ours, &request("door", TTL)).await;
-    let (lapsing, first, last) = (brief(TTL / 3 * 2), waiter(), waiter());
+    let ttl = TTL * 2;
+    granted(&ours, &request("door", ttl)).await;
+    let (lapsing, first, last) = (brief(ttl / 3 * 2), waiter(), waiter());
     for (i, waiting) in (0..).zip([&lapsing, &first, &last]) {
         assert_eq!(ahead(&ours, waiting).await, Some(i));
     }
-    tokio::time::sleep(TTL + subject.overtime() + Duration::from_millis(5)).await;
+    tokio::time::sleep(ttl + subject.overtime() + Duration::from_millis(5)).await;
     // Another process cannot look after an entry that is bound to one.
     let last_polls = if theirs.features().process_bound { &ours } else { &theirs };
     assert_eq!(ahead(last_polls, &keeping(&last)).await, Some(0), "the last one overtook");
@@ -328,7 +349,7 @@ pub async fn waiters_are_counted(subject: &dyn Subject) -> Outcome {
         busy(&theirs, request).await;
     }
     granted(&ours, &held).await;
-    let all = ours.inspect(None).await.unwrap();
+    let all = listed_at_last(&ours, |all| !all.is_empty()).await;
     assert_eq!((all.len(), all[0].holders.len()), (1, 1));
     let in_order: Vec<_> = waiting.iter().map(|request| Queued::new(request.owner.clone(), request.share)).collect();
     assert_eq!(all[0].waiters, in_order);

@@ -8,7 +8,8 @@ use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
 use tenure::{BootTime, ErrorKind, Fence, Share};
 
 use super::{
-    LONG, NotApplicable, Outcome, Subject, TTL, assert_free, granted, granted_after, is_busy, joining, keeping, lease, request,
+    LONG, NotApplicable, Outcome, Subject, TTL, assert_free, granted, granted_after, is_busy, joining, keeping, lease, renew,
+    request,
 };
 
 const NAMES: [&str; 3] = ["door", "attic", "cellar"];
@@ -62,7 +63,7 @@ pub async fn all_are_taken_in_one_step_or_none(subject: &dyn Subject) -> Outcome
         for free in NAMES.into_iter().filter(|name| *name != held) {
             assert_free(subject, free).await;
         }
-        assert_eq!(theirs.renew(&[lease(&alone)]).await[0].as_ref().unwrap(), &RenewReply::Renewed);
+        assert_eq!(renew(&theirs, &lease(&alone)).await, RenewReply::Renewed);
         release(&theirs, &[alone]).await;
     }
     let requests = each(LONG);
@@ -73,7 +74,7 @@ pub async fn all_are_taken_in_one_step_or_none(subject: &dyn Subject) -> Outcome
         assert!(is_busy(&theirs, &request(name, LONG)).await, "{name}");
     }
     let leases: Vec<_> = requests.iter().map(lease).collect();
-    assert!(ours.renew(&leases).await.iter().all(|answer| matches!(answer, Ok(RenewReply::Renewed))));
+    assert!(ours.renew(&leases).await.into_iter().all(|answer| answer.unwrap() == RenewReply::Renewed));
     release(&ours, &requests).await;
     for name in NAMES {
         assert_free(subject, name).await;
@@ -85,13 +86,14 @@ pub async fn all_are_taken_in_one_step_or_none(subject: &dyn Subject) -> Outcome
 /// As a request whose reply was lost is repeated; and one that runs late ends nothing that a renewal has prolonged.
 pub async fn all_are_taken_once_however_often_it_is_asked(subject: &dyn Subject) -> Outcome {
     let [ours, theirs] = two(subject).await?;
-    let brief = each(TTL);
+    let ttl = TTL * 2;
+    let brief = each(ttl);
     let first = taken(&ours, &brief).await;
     let longer: Vec<_> = brief.iter().map(|request| lease(&request.clone().with_ttl(LONG))).collect();
-    assert!(ours.renew(&longer).await.iter().all(|answer| matches!(answer, Ok(RenewReply::Renewed))));
+    assert!(ours.renew(&longer).await.into_iter().all(|answer| answer.unwrap() == RenewReply::Renewed));
     let second = taken(&theirs, &brief).await;
     assert!(!ours.features().fence || second.iter().zip(&first).all(|(second, first)| second >= first));
-    tokio::time::sleep(TTL * 3 / 2 + subject.overtime()).await;
+    tokio::time::sleep(ttl + TTL / 2 + subject.overtime()).await;
     assert!(is_refused(&theirs, &each(LONG)).await, "the repetition shortened the leases");
     release(&ours, &brief).await;
     let others = each(LONG);
@@ -128,11 +130,11 @@ pub async fn all_does_not_overtake_who_waits(subject: &dyn Subject) -> Outcome {
         if !cellar_is_free {
             granted(&theirs, &cellar).await;
         }
-        let dying = request("door", TTL / 2);
+        let dying = request("door", 2 * TTL);
         granted(&theirs, &dying).await;
         let waiting = joining(&request("door", LONG));
         assert!(matches!(theirs.acquire(&waiting).await.unwrap(), AcquireReply::Busy(_)));
-        tokio::time::sleep(TTL + subject.overtime()).await;
+        tokio::time::sleep(2 * TTL + subject.overtime() + Duration::from_millis(50)).await;
         assert!(is_refused(&ours, &each(LONG)).await, "it overtook who waits");
         assert!(is_refused(&ours, &each(LONG)).await, "it overtook who was served");
         assert_free(subject, "attic").await;
@@ -183,7 +185,7 @@ pub async fn all_is_refused_where_another_kind_is_waited_for(subject: &dyn Subje
     if !(ours.features().shares && ours.features().queue) {
         return Ok(());
     }
-    let dying = request("door", TTL / 2).with_share(Share::WRITE);
+    let dying = request("door", 2 * TTL).with_share(Share::WRITE);
     granted(&theirs, &dying).await;
     let waiting = joining(&request("door", LONG).with_share(Share::READ));
     assert!(is_busy(&theirs, &waiting).await);
@@ -191,7 +193,7 @@ pub async fn all_is_refused_where_another_kind_is_waited_for(subject: &dyn Subje
     let held = request("attic", LONG).with_share(permits[0].share);
     for attic_is_free in [true, false] {
         if !attic_is_free {
-            tokio::time::sleep(TTL + subject.overtime()).await;
+            tokio::time::sleep(2 * TTL + subject.overtime() + Duration::from_millis(50)).await;
             granted(&theirs, &held).await;
         }
         let error = ours.acquire_all(&permits).await.unwrap_err();

@@ -101,7 +101,7 @@ async fn a_call_hangs_until_heal_before_or_after_it_was_applied() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_call_is_delayed_before_or_after_it_was_applied() {
     for (fate, applied) in [(Fate::DelayedBefore(DELAY), false), (Fate::DelayedAfter(DELAY), true)] {
         let (store, request) = (faulty(), request("door"));

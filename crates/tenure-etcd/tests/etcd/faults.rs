@@ -1,19 +1,21 @@
 //! Answers that are lost, commands that come late, a history that is compacted, a server that stops.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use tenure::store::{Enqueue, Notice, ReleaseReply, RenewReply, Store};
 use tenure::{ErrorKind, Locker, Share};
-use tenure_testkit::{EtcdCluster, Proxy};
+use tenure_testkit::{EtcdCluster, Proxy, wait_until};
 use tokio::time::timeout;
 
-use crate::requests::{TTL, busy, granted, joining, lease, owner, request};
-use crate::{PATIENCE, behind_proxy, open};
+use crate::requests::{busy, granted, joining, lease, owner, request};
+use crate::{PATIENCE, behind_proxy, behind_proxy_with, open};
 
 #[tokio::test]
 async fn a_call_whose_answer_is_lost_may_be_made_again() {
-    let (proxy, store, other) = behind_proxy().await;
+    let (proxy, store, other) = behind_proxy_with("&timeout=1s").await;
     let held = owner();
     // The lease, and the key.
     for _ in 0..3 {
@@ -41,7 +43,7 @@ async fn a_call_whose_answer_is_lost_may_be_made_again() {
 async fn a_command_that_comes_after_the_release_takes_nothing() {
     for spared in 0..4 {
         for joins in [false, true] {
-            let (proxy, store, other) = behind_proxy().await;
+            let (proxy, store, other) = behind_proxy_with("&timeout=1s").await;
             let late = if joins { joining("x") } else { request("x", &owner()) };
             let first = proxy.commands();
             let acquire = tokio::spawn({
@@ -99,8 +101,14 @@ async fn a_hand_over_needs_no_question() {
     // The watch has begun when a heartbeat behind it is answered.
     let watching = tokio::spawn(async move { (notices.next().await, notices) });
     busy(&store, &waiting.clone().with_enqueue(Enqueue::Heartbeat)).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let asked = proxy.commands();
+    let mut asked = 0;
+    let rests = async {
+        while asked != proxy.commands() {
+            asked = proxy.commands();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(PATIENCE, rests).await.expect("it asks all the time");
     other.release(&lease("x", &held), Duration::ZERO).await.unwrap();
     let (notice, _notices) = timeout(PATIENCE, watching).await.expect("nobody told the waiter").unwrap();
     assert!(matches!(notice, Some(Notice::Granted { ref owner, .. }) if *owner == waiting.owner), "{notice:?}");
@@ -163,7 +171,8 @@ async fn a_stopped_server_is_waited_for_no_longer_than_the_timeout() {
     for _ in 0..2 {
         let began = std::time::Instant::now();
         let error = store.renew(&[lease("x", &held)]).await.remove(0).unwrap_err();
-        assert!(error.kind() == ErrorKind::Unreachable && began.elapsed() < Duration::from_secs(1), "{error:?}");
+        assert!(began.elapsed() < Duration::from_secs(1), "took {:?}", began.elapsed());
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error:?}");
     }
     etcd.cont(0);
     let renewed = async { while store.renew(&[lease("x", &held)]).await.remove(0).ok() != Some(RenewReply::Renewed) {} };
@@ -230,9 +239,11 @@ async fn renewals_let_a_long_first_lease_run_down() {
     let left = async || store.inspect(Some(&long.name)).await.unwrap()[0].holders[0].ttl.unwrap();
     let began = std::time::Instant::now();
     while began.elapsed() < Duration::from_secs(8) {
+        let asked = std::time::Instant::now();
         assert_eq!(store.renew(std::slice::from_ref(&renewing)).await.remove(0).unwrap(), RenewReply::Renewed);
         // It never has less than was asked for: the answer is rounded up.
-        assert!(left().await >= short, "{:?} are left", left().await);
+        let left = left().await;
+        assert!(left + asked.elapsed() >= short, "{left:?} are left");
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     assert!(left().await <= short, "a crash would leave the name taken for {:?}", left().await);
@@ -260,20 +271,35 @@ async fn a_waiter_is_not_left_on_a_dead_watch() {
     // The watch begins.
     tokio::time::sleep(Duration::from_millis(200)).await;
     other.release(&lease("x", &held), Duration::ZERO).await.unwrap();
-    let notice = timeout(Duration::from_secs(1), watching).await.expect("it watches a dead connection").unwrap();
+    // A dead watch ends by itself, with another notice.
+    let notice = timeout(PATIENCE, watching).await.expect("it watches a dead connection").unwrap();
     assert!(matches!(notice, Some(Notice::Granted { .. })), "{notice:?}");
+}
+
+/// The watches that a member has.
+fn watches(etcd: &EtcdCluster) -> u64 {
+    let (mut connection, mut text) = (TcpStream::connect(etcd.addr(0)).unwrap(), String::new());
+    connection.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    connection.read_to_string(&mut text).unwrap();
+    let number = text.lines().find_map(|line| line.strip_prefix("etcd_debugging_mvcc_watcher_total "));
+    number.expect("it counts them").parse().unwrap()
 }
 
 /// A watch on a connection that falls silent ends by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_connection_ends_its_watches() {
-    let (proxy, store, other) = behind_proxy().await;
+    // A member of its own, so that no other watch is there.
+    let etcd = EtcdCluster::of(1).start();
+    let proxy = Proxy::start_opaque(etcd.addr(0));
+    let store = open(&(EtcdCluster::url_at(proxy.addr(), "a/") + "&timeout=10s")).await;
     let (held, waiting) = (owner(), joining("x"));
-    granted(&other, &request("x", &held)).await;
+    granted(&open(&etcd.url("a/")).await, &request("x", &held)).await;
     busy(&store, &waiting).await;
     let mut notices = store.watch(&waiting).await.unwrap();
     let watching = tokio::spawn(async move { notices.next().await });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    wait_until(PATIENCE, "the watch", || watches(&etcd) == 1);
+    // What says that it was made comes before this answer.
+    busy(&store, &waiting.with_enqueue(Enqueue::Heartbeat)).await;
     proxy.black_hole();
     let notice = timeout(Duration::from_secs(12), watching).await.expect("it watches a dead connection").unwrap();
     assert_eq!(notice, Some(Notice::Changed));
@@ -282,22 +308,25 @@ async fn a_silent_connection_ends_its_watches() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_database_grants_nothing_and_says_so() {
     let etcd = EtcdCluster::of(1).quota(4 << 20).start();
-    let (store, held) = (open(&etcd.url("a/")).await, owner());
-    granted(&store, &request("x", &held)).await;
-    granted(&store, &request("z", &held)).await;
+    // It takes a while to fill it.
+    let kept = Duration::from_secs(600);
+    let (store, held) = (open(&(etcd.url("a/") + "&timeout=10s")).await, owner());
+    let lease = |name| lease(name, &held).with_ttl(kept);
+    granted(&store, &request("x", &held).with_ttl(kept)).await;
+    granted(&store, &request("z", &held).with_ttl(kept)).await;
     let filler = "x".repeat(120_000);
     let fills = || etcd.etcdctl().args(["put", &format!("filler{}", owner()), &filler]).output().unwrap();
     while fills().status.success() {}
     let error = store.acquire(&request("y", &owner())).await.unwrap_err();
     assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("alarm disarm"), "{error:?}");
     // Leases are renewed, and names are released: neither needs room.
-    assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
-    assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(store.renew(&[lease("x")]).await.remove(0).unwrap(), RenewReply::Renewed);
+    assert_eq!(store.release(&lease("x"), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     // A name that is to stay taken stays so by the lease that it has.
-    assert_eq!(store.release(&lease("z", &held), Duration::from_secs(5)).await.unwrap(), ReleaseReply::Released);
+    assert_eq!(store.release(&lease("z"), Duration::from_secs(5)).await.unwrap(), ReleaseReply::Released);
     assert_eq!(store.inspect(None).await.unwrap().len(), 1);
     // It cannot stay for longer than that lease.
-    let longer = store.release(&lease("z", &held), 2 * TTL).await.unwrap_err();
+    let longer = store.release(&lease("z"), 2 * kept).await.unwrap_err();
     assert_eq!(longer.kind(), ErrorKind::Unavailable, "{longer:?}");
 }
 
@@ -306,7 +335,7 @@ async fn a_full_database_grants_nothing_and_says_so() {
 fn two_runtimes_have_two_connections() {
     let proxy = Proxy::start_opaque(EtcdCluster::shared().addr(0));
     let runtimes = [(); 2].map(|()| tokio::runtime::Runtime::new().unwrap());
-    let store = runtimes[0].block_on(open(&EtcdCluster::url_at(proxy.addr(), &EtcdCluster::fresh_prefix())));
+    let store = runtimes[0].block_on(open(&(EtcdCluster::url_at(proxy.addr(), &EtcdCluster::fresh_prefix()) + "&timeout=10s")));
     for _ in 0..5 {
         for runtime in &runtimes {
             assert!(runtime.block_on(store.inspect(None)).unwrap().is_empty());

@@ -29,9 +29,14 @@ async fn open(url: &str) -> Arc<dyn Store> {
 /// A prefix of its own on the shared member, behind a proxy, and stores that reach it through the proxy and
 /// without it.
 async fn behind_proxy() -> (Proxy, Arc<dyn Store>, Arc<dyn Store>) {
+    behind_proxy_with("&timeout=10s").await
+}
+
+/// As [`behind_proxy`], with other parameters for the store behind it.
+async fn behind_proxy_with(parameters: &str) -> (Proxy, Arc<dyn Store>, Arc<dyn Store>) {
     let (etcd, prefix) = (EtcdCluster::shared(), EtcdCluster::fresh_prefix());
     let proxy = Proxy::start_opaque(etcd.addr(0));
-    let behind = open(&(EtcdCluster::url_at(proxy.addr(), &prefix) + "&timeout=1s")).await;
+    let behind = open(&(EtcdCluster::url_at(proxy.addr(), &prefix) + parameters)).await;
     (proxy, behind, open(&etcd.url(&prefix)).await)
 }
 

@@ -54,6 +54,7 @@ async fn a_login_is_made_again_when_its_token_is_forgotten() {
     };
     tokio::time::timeout(crate::PATIENCE, renewed).await.expect("it does not log in again");
     for url in [format!("etcd://app:wrong@{at}/locks"), format!("etcd://{at}/locks"), format!("etcd://app:pass@{at}/other")] {
+        let url = url + "?timeout=10s";
         let error = match Options::parse(&url).unwrap().open().await {
             Ok(store) => store.acquire(&request("x", &owner())).await.unwrap_err(),
             Err(error) => error,
@@ -80,7 +81,7 @@ async fn many_calls_make_one_login() {
         etcd.ctl(command);
     }
     let proxy = Proxy::start_opaque(etcd.addr(0));
-    let store = open(&format!("etcd://app:pass@{}/locks?timeout=2s", proxy.addr())).await;
+    let store = open(&format!("etcd://app:pass@{}/locks?timeout=10s", proxy.addr())).await;
     let looks = || {
         let look = |store: Arc<dyn Store>| async move { store.inspect(Some(&lease("x", &owner()).name)).await };
         join_all((0..MANY).map(|_| tokio::spawn(look(store.clone()))).collect::<Vec<_>>())

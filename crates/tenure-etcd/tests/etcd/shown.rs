@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use tenure::Name;
-use tenure::store::{Notice, RenewReply, Store};
+use tenure::store::{Enqueue, Notice, RenewReply, Store};
+use tenure::{Name, Share};
 use tenure_testkit::EtcdCluster;
 use tokio::time::timeout;
 
@@ -47,6 +47,26 @@ async fn the_fence_that_is_shown_is_the_holders() {
     other.release(&lease("x", &first), Duration::ZERO).await.unwrap();
     assert_eq!(other.renew(&[second.lease()]).await.remove(0).unwrap(), RenewReply::Renewed);
     assert_eq!(shown().await, None);
+}
+
+/// A heartbeat may have confirmed the hold without an answer. Its number is the fence, and no later one.
+#[tokio::test]
+async fn a_notice_has_the_fence_that_the_store_keeps() {
+    let (etcd, prefix) = (EtcdCluster::shared(), EtcdCluster::fresh_prefix());
+    let (store, other) = (open(&etcd.url(&prefix)).await, open(&etcd.url(&prefix)).await);
+    let permits = |weight| Share::permits(weight, 2).unwrap();
+    let (held, waiting) = (request("x", &owner()).with_share(permits(2)), joining("x").with_share(permits(1)));
+    granted(&store, &held).await;
+    busy(&store, &waiting).await;
+    let mut notices = store.watch(&waiting).await.unwrap();
+    other.release(&held.lease(), Duration::ZERO).await.unwrap();
+    let kept = granted(&other, &waiting.clone().with_enqueue(Enqueue::Heartbeat)).await.fence;
+    granted(&other, &request("y", &owner())).await;
+    let notice = timeout(PATIENCE, notices.next()).await.expect("nobody told the waiter");
+    let Some(Notice::Granted { fence, .. }) = notice else { panic!("it is not served: {notice:?}") };
+    assert_eq!(Some(fence), kept);
+    let shown = other.inspect(None).await.unwrap().remove(0).holders.remove(0).fence;
+    assert_eq!(shown, kept);
 }
 
 /// A renewal that moves it to another lease, between the two questions of who asks, hides no holder.

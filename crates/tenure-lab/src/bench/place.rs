@@ -7,6 +7,7 @@ use redis::{Client, Connection};
 use serde::{Deserialize, Serialize};
 use tenure::store::Store;
 use tenure::{Error, Locker, Owner};
+use tenure_stores::Options;
 use tenure_testkit::RedisServer;
 
 use crate::bench::count::{Monitor, listen};
@@ -27,7 +28,10 @@ pub struct Address {
 impl Address {
     /// As the URL has it, without anything of the environment.
     pub fn of(url: &str) -> Self {
-        Self { url: url.to_owned(), username: None, password: None, sentinel_password: None }
+        // A scheme may have capitals.
+        let (scheme, rest) = url.split_at(url.find(':').unwrap_or(0));
+        let url = scheme.to_ascii_lowercase() + rest;
+        Self { url, username: None, password: None, sentinel_password: None }
     }
 
     /// Opens the store once more, with a connection of its own.
@@ -35,17 +39,24 @@ impl Address {
     /// # Errors
     /// The URL's or the store's.
     pub async fn open(&self) -> Result<Arc<dyn Store>, Error> {
-        if let Some(path) = self.file() {
-            return Ok(Arc::new(tenure_sql::sqlite::open(path)?));
-        }
         self.options()?.open().await
     }
 
     /// Kind of store, in words.
     fn topology(&self) -> String {
-        if self.file().is_some() {
-            return "an SQLite file".to_owned();
+        match Options::parse(&self.url) {
+            Ok(Options::Redis(_)) => self.redis_topology(),
+            Ok(Options::Sqlite(_)) => "an SQLite file".to_owned(),
+            Ok(Options::Memcached(_)) => "memcached".to_owned(),
+            Ok(Options::Postgres(_)) => "PostgreSQL".to_owned(),
+            Ok(Options::MySql(_)) => "MariaDB or MySQL".to_owned(),
+            Ok(Options::ZooKeeper(_)) => "ZooKeeper".to_owned(),
+            Ok(Options::Etcd(_)) => "etcd".to_owned(),
+            _ => "a store".to_owned(),
         }
+    }
+
+    fn redis_topology(&self) -> String {
         if self.is_quorum() {
             let hosts = self.url.split_once('?').map_or(&*self.url, |(hosts, _)| hosts);
             return format!("a quorum of {} Redis servers", hosts.split(',').count());
@@ -53,6 +64,11 @@ impl Address {
         let groups = [("+sentinel://", "the master of a Sentinel group"), ("+cluster://", "a Redis Cluster")];
         let known = groups.iter().find(|(mark, _)| self.url.contains(mark));
         known.map_or("one Redis server", |(_, what)| what).to_owned()
+    }
+
+    /// Whether it names one Redis server, or several.
+    fn is_redis(&self) -> bool {
+        matches!(Options::parse(&self.url), Ok(Options::Redis(_)))
     }
 
     /// Whether the scheme of the URL has this in it.
@@ -70,25 +86,19 @@ impl Address {
         self.url.starts_with("quorum+")
     }
 
-    /// The settings of a store on Redis, with the login.
-    pub(crate) fn options(&self) -> Result<tenure_redis::Options, Error> {
-        let mut options = tenure_redis::Options::parse(&self.url)?;
+    /// The settings of the store, with the login.
+    pub(crate) fn options(&self) -> Result<Options, Error> {
+        let mut options = Options::parse(&self.url)?;
         if let Some(username) = &self.username {
             options = options.username(username);
         }
         if let Some(password) = &self.password {
             options = options.password(password);
         }
-        if let Some(password) = &self.sentinel_password {
-            options = options.sentinel_password(password);
-        }
-        Ok(options)
-    }
-
-    /// The lock file, if it is one.
-    pub fn file(&self) -> Option<&str> {
-        let (_, rest) = self.url.split_once(':').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("sqlite"))?;
-        rest.strip_prefix("//").unwrap_or(rest).split('?').next()
+        Ok(match (options, &self.sentinel_password) {
+            (Options::Redis(options), Some(password)) => Options::Redis(options.sentinel_password(password)),
+            (options, _) => options,
+        })
     }
 
     /// A locker over the store, which shares nothing with any other.
@@ -98,7 +108,7 @@ impl Address {
 
     /// The URL of each server that it names; of the servers behind sentinels none.
     fn servers(&self) -> Vec<String> {
-        if self.file().is_some() || self.has("+sentinel:") {
+        if !self.is_redis() || self.has("+sentinel:") {
             return Vec::new();
         }
         if !self.names_several() {

@@ -8,6 +8,7 @@ use tenure::{Error, Locker, Waiting};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use crate::bench::count::Monitor;
 use crate::bench::meter::{Run, Usage};
 use crate::bench::probe::Probe;
 use crate::bench::{Figures, Job, Stage};
@@ -47,10 +48,13 @@ pub(super) async fn measure(job: &Job<'_>) -> Result<Figures, Error> {
     probe.take();
     let usage = Usage::begin(job.place.servers())?;
     job.watched(tokio::time::sleep(job.plan.time)).await;
-    let (latencies, used) = (probe.take().calls, usage.end()?);
+    let used = usage.end()?;
     (job.tell)(Stage::Counting);
+    // Before the calls are, so that no command is counted without its call.
+    let commands = monitor.map(Monitor::finish).transpose()?;
+    let latencies = probe.take().calls;
     let done = latencies.count() as u64;
-    let commands = monitor.map(|monitor| monitor.finish().map(|commands| (commands, done))).transpose()?;
+    let commands = commands.map(|commands| (commands, done));
 
     drop(waiting);
     locks.flush_releases().await;

@@ -66,9 +66,10 @@ impl ValueEnum for Chosen {
 }
 
 const HELP: &str = "\
-COMMANDS are counted by the server, in a short run of its own under MONITOR:
+COMMANDS are counted by a Redis server, in a short run of its own under MONITOR:
 those that clients send, and not what scripts call. CLIENT and SERVER are the CPU
-of one operation, in microseconds; of several servers, that of all of them.
+of one operation, in microseconds; of several servers, that of all of them. Of
+other stores neither COMMANDS nor SERVER are measured.
 Whatever others send to a store that you name is counted as well: measure on a
 server that nobody else uses. Nothing is left behind there but the counter of
 the fences; by a run that is killed, names that become free by themselves,
@@ -79,6 +80,7 @@ within its time and ten minutes at most.
   tenure bench handover --store redis://cache
   tenure bench cycle --store quorum+redis://a,b,c   commands are not counted
   tenure bench cycle --store 'redis://cache?scheme=set-nx'
+  tenure bench cycle --store etcd://db1,db2,db3
 
 What a store cannot do, such as readers in a scheme of mutexes, is left out of
 all, and says so. Without --store it needs redis-server: TENURE_REDIS_SERVER, else the one in PATH.";

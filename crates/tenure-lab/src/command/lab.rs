@@ -10,15 +10,15 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 use tenure::parse_duration;
 use tenure_lab::explore::{self, Extent, Report};
+use tenure_lab::soak::Engine;
 use tenure_lab::{Item, Kind, Lab as Processes, Outcome, items, models, report, run};
 use tenure_testkit::History;
 use tenure_testkit::history::timeline::{self, wrapped};
 use tenure_testkit::history::{Verdict, check};
-use tenure_testkit::{postgres, zookeeper};
 
-use super::exit::{DAMAGED, Failure, UNREACHABLE};
+use super::exit::{DAMAGED, Failure};
 use super::soak::{self, Soak};
-use super::{Output, find, find_server, print, processes, target};
+use super::{Output, find, find_engine, find_server, print, processes, target};
 
 /// Exit code of a result that was not expected.
 pub(crate) const UNEXPECTED: u8 = 1;
@@ -299,26 +299,19 @@ fn find_servers(items: &[Item]) -> Result<(), Failure> {
         find_server(why)?;
     }
     let instead = "or name other rows, e.g. redis/";
-    if any_of(&["postgres/"]) {
-        find(postgres::program("postgres").as_os_str(), "--version", why, &format!("install postgresql, {instead}"))?;
-        find("pgbouncer".as_ref(), "--version", why, &format!("install pgbouncer, {instead}"))?;
-    }
-    if any_of(&["etcd/"]) {
-        find("etcd".as_ref(), "--version", why, &format!("install etcd-server, {instead}"))?;
-        find("etcdctl".as_ref(), "version", why, &format!("install etcd-client, {instead}"))?;
-    }
-    if any_of(&["memcached/", "B1/", "B2/"]) {
-        find("memcached".as_ref(), "--version", why, &format!("install memcached, {instead}"))?;
-    }
-    if any_of(&["zookeeper/", "B4/"]) {
-        let fix = format!("install zookeeper, {instead}");
-        find("java".as_ref(), "--version", why, &fix)?;
-        if !Path::new(zookeeper::CLASSES).exists() {
-            return Err(Failure::new(UNREACHABLE, format!("there is no {}, and {why}; {fix}", zookeeper::CLASSES)));
+    for (engine, rows) in [
+        (Engine::Postgres, &["postgres/"][..]),
+        (Engine::Etcd, &["etcd/"]),
+        (Engine::Memcached, &["memcached/", "B1/", "B2/"]),
+        (Engine::ZooKeeper, &["zookeeper/", "B4/"]),
+        (Engine::MariaDb, &["mariadb/"]),
+    ] {
+        if any_of(rows) {
+            find_engine(engine, why, instead)?;
         }
     }
-    if any_of(&["mariadb/"]) {
-        find("mariadbd".as_ref(), "--version", why, &format!("install mariadb-server, {instead}"))?;
+    if any_of(&["postgres/"]) {
+        find("pgbouncer".as_ref(), "--version", why, &format!("install pgbouncer, {instead}"))?;
     }
     Ok(())
 }

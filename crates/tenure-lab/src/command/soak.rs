@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use clap::Args;
 use tenure::parse_duration;
-use tenure_lab::soak::{self, Plan, Where};
+use tenure_lab::soak::{self, Engine, Plan, Where};
 
 use super::exit::Failure;
 use super::lab::UNEXPECTED;
-use super::{block_on, find_server, print, processes, target};
+use super::{block_on, find_engine, find_server, print, processes, target};
 
 #[derive(Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct Soak {
-    /// Where: memory, sqlite (a file of its own), redis (a server of its own), quorum (five of its own), or the URL of a store that
-    /// is there
+    /// Where: memory; sqlite (a file of its own); redis, etcd, mariadb, memcached, postgres or zookeeper (a server of its own);
+    /// quorum (five of Redis); or the URL of a store that is there
     #[arg(long, value_name = "STORE", default_value = "memory")]
     store: OsString,
     /// For how long
@@ -37,10 +37,11 @@ pub(crate) struct Soak {
 
 const HELP: &str = "\
 Every kind of lock, several names, hand-overs, take-overs, downgrades; every call
-is dropped half-way now and then. Processes are stopped and killed; a server of
-its own loses scripts, connections and memory, and stands still. At each step
-what a guard claims is compared with what the store says of it. At the end there
-is one line of figures, after a line for each finding.
+is dropped half-way now and then. Processes are stopped and killed. A server of
+its own loses connections and stands still. etcd, MariaDB, PostgreSQL and
+ZooKeeper are killed too, and come back with their data. A Redis loses scripts
+and memory. At each step what a guard claims is compared with what the store says
+of it. At the end there is one line of figures, after a line for each finding.
 
 A store that you name is not broken: only our own processes are. The names there
 begin with tenure-soak and random bits, and are free when the soak has ended.
@@ -53,7 +54,8 @@ begin with tenure-soak and random bits, and are free when the soak has ended.
 On a quorum, many mutexes are taken one after the other. Servers are killed and
 come back with their data or without. Replies are lost on the way to them.
 
-For redis and quorum it needs redis-server: TENURE_REDIS_SERVER, else the one in PATH.";
+It needs the server that it starts, in PATH or where Debian has it. For redis and
+quorum: TENURE_REDIS_SERVER, else the redis-server in PATH.";
 
 pub(crate) fn main(args: &Soak) -> Result<u8, Failure> {
     // Before the server is started: whatever is to be ended with us is started after it.
@@ -69,7 +71,13 @@ pub(crate) fn main(args: &Soak) -> Result<u8, Failure> {
             find_server("the soak breaks five of its own")?;
             Where::Quorum
         }
-        _ => Where::At(block_on(target::address(&args.store))?),
+        word => match word.and_then(Engine::of) {
+            Some(engine) => {
+                find_engine(engine, "the soak breaks one of its own", "or name another store, e.g. sqlite")?;
+                Where::Engine(engine)
+            }
+            None => Where::At(block_on(target::address(&args.store))?),
+        },
     };
     if args.flush && !matches!(place, Where::Redis) {
         return Err(Failure::usage("--flush is for --store redis: no other store is flushed"));

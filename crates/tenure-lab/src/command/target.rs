@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 
 use tenure_lab::bench::Address;
+use tenure_stores::Options;
 
 use super::exit::{CONFIG, Failure, say};
 
@@ -16,17 +17,17 @@ pub(crate) async fn address(store: &OsStr) -> Result<Address, Failure> {
 
 /// Returns the beginning of the ids of rows that break a store like the one at `url`.
 pub(crate) fn rows(url: &OsStr) -> Result<String, Failure> {
-    let url = text(url)?;
-    if Address::of(url).file().is_some() {
-        return Ok("sqlite/".to_owned());
+    let Address { url, .. } = Address::of(text(url)?);
+    match Options::parse(&url)? {
+        Options::Redis(_) => {}
+        Options::Sqlite(_) => return Ok("sqlite/".to_owned()),
+        Options::Postgres(_) => return Ok("postgres/".to_owned()),
+        Options::MySql(_) => return Ok("mariadb/".to_owned()),
+        Options::Etcd(_) => return Ok("etcd/".to_owned()),
+        Options::Memcached(_) => return Ok("memcached/".to_owned()),
+        Options::ZooKeeper(_) => return Ok("zookeeper/".to_owned()),
+        _ => return Err(Failure::usage("the lab has no rows of this store; name rows, e.g. redis/")),
     }
-    match url.split(':').next() {
-        Some("postgres" | "postgresql") => return Ok("postgres/".to_owned()),
-        Some("mysql" | "mariadb") => return Ok("mariadb/".to_owned()),
-        Some(store @ ("etcd" | "memcached" | "zookeeper")) => return Ok(format!("{store}/")),
-        _ => {}
-    }
-    tenure_redis::Options::parse(url)?;
     if url.starts_with("quorum+") {
         return Ok("quorum/".to_owned());
     }
@@ -71,4 +72,29 @@ fn variable(name: &str) -> Option<OsString> {
 fn secret(name: &str) -> Result<Option<String>, Failure> {
     let bad = |_| Failure::new(CONFIG, format!("{name} is not UTF-8; set it again"));
     variable(name).map(|text| text.into_string().map_err(bad)).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_url_of_a_store_has_its_rows() {
+        for (url, expected) in [
+            ("redis://cache", "redis/"),
+            ("REDIS://cache?scheme=php", "php/"),
+            ("QUORUM+REDIS://a,b,c", "quorum/"),
+            ("redis+Sentinel://a,b/main", "sentinel/"),
+            ("valkey+cluster://a,b", "cluster/"),
+            ("SQLITE:/var/locks.db", "sqlite/"),
+            ("postgresql://me@db/app", "postgres/"),
+            ("mariadb://me@db/app", "mariadb/"),
+            ("etcds://a,b,c", "etcd/"),
+            ("memcached://cache", "memcached/"),
+            ("ZooKeeper://a,b,c", "zookeeper/"),
+        ] {
+            assert_eq!(rows(url.as_ref()).ok().as_deref(), Some(expected), "{url}");
+        }
+        assert!(rows("mongodb://db".as_ref()).is_err());
+    }
 }

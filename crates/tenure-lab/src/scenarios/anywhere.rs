@@ -50,7 +50,7 @@ fn memory(of: Rows, on: &dyn Fn(Row) -> Played) -> Vec<Item> {
         of.fenced("01-process-paused", "the process is stopped for longer than the lease and goes on writing", on(all_paused)),
         of.holds("04-cancelled-at-each-step", "the acquisition is dropped before and after the call", on(cancelled_at_each_step)),
         of.holds("04-wait-given-up", "waits run out or are dropped while another holds", on(wait_given_up)),
-        of.holds("24-suspended", "the machine sleeps for longer than the lease", on(suspended)),
+        of.holds("24-suspended", "the machine sleeps for longer than the lease", on(suspended_alone)),
         of.holds("25-fixed-lease", "the work takes longer than a lease that nobody renews", on(outlasted)),
         of.fenced("26-blocked-runtime", "a task blocks the thread that renews for longer than the lease", on(all_blocked)),
         of.holds("38-herd", "holders with many waiters give up", on(herd_of_tasks)),
@@ -226,8 +226,40 @@ fn wall_clock_set(stage: &mut Stage<'_>) {
     stage.ends_well(&first, &second);
 }
 
-/// The boot-time clock has gone on while nothing ran.
+/// Nothing of its process runs, and the boot-time clock alone goes on: for the core, and for the client of the store.
 fn suspended(stage: &mut Stage<'_>) {
+    let clock = ShiftedClock::new();
+    let (a, b) = (stage.near_with(|command| clock.apply(command)), stage.far());
+    let first = a.takes(DOOR);
+    first.runs(&stage.register);
+    let second = b.asks(DOOR, terms());
+    stage.some_time();
+    a.stop();
+    let since = stage.fault("A's machine sleeps");
+    stage.grant_due(stage.next());
+    second.granted();
+    // A clock never goes back, and a signal takes a moment to arrive.
+    let slept = Duration::from_nanos(now() - since).saturating_sub(Duration::from_millis(10));
+    clock.shift_monotonic(-i64::try_from(slept.as_millis()).expect("seconds"));
+    a.go_on();
+    let on = stage.fault("A's machine is awake");
+    stage.told_since(&first, on);
+    stage.holds_true(first.steps_since(on) <= 1, "the guard let it go on");
+    second.works(&stage.register);
+    // With the clocks that are behind.
+    let third = a.asks(DOOR, terms());
+    stage.hand_over(&second, &third);
+    third.works(&stage.register);
+    let fourth = b.asks(DOOR, terms());
+    third.renewed(now());
+    std::thread::sleep(TTL);
+    stage.holds_true(!fourth.is_granted(), "two hold");
+    third.renewed(now());
+    stage.ends_well(&third, &fourth);
+}
+
+/// As [`suspended`], of a process that has the store to itself: its clock has gone on while nothing ran.
+fn suspended_alone(stage: &mut Stage<'_>) {
     let a = stage.near();
     stage.jumps = true;
     let first = a.takes(DOOR);
@@ -257,7 +289,7 @@ fn outlasted(stage: &mut Stage<'_>) {
     stage.grant_due(stage.next());
     let second = b.asks(DOOR, terms());
     let (lost, granted) = (first.lost(), second.granted());
-    stage.holds_true(lost < granted, "the holder was notified only after another was granted");
+    stage.holds_true(lost < granted, "another was granted before the holder was notified");
     stage.is_left(&second);
 }
 

@@ -9,7 +9,7 @@ use tenure_testkit::{MariaDbServer, PostgresServer, Proxy, SqlSession};
 use super::Rows;
 use super::fixtures::Row;
 use super::scheme::in_record;
-use super::server::{Fixture, Seen, Target, by_record, play};
+use super::server::{Breakable, Fixture, OwnServer, Seen, Target, by_record, play};
 use super::stage::{Access, Stage, wall_clock};
 use crate::item::Run;
 
@@ -257,7 +257,9 @@ impl Fixture for Database {
     }
 }
 
-impl Target for Database {
+impl Target for Database {}
+
+impl Breakable for Database {
     fn proxy(&self) -> &Proxy {
         &self.proxy
     }
@@ -280,6 +282,11 @@ impl Target for Database {
 }
 
 impl Engine {
+    /// A server to be broken.
+    pub(super) fn own_server(self) -> OwnServer {
+        OwnServer::of(Database::new(self, (self.start)(Own::Plain)))
+    }
+
     /// The table of its rows.
     pub(super) const fn rows(self) -> Rows {
         Rows { id: self.id, fences: true }

@@ -7,7 +7,7 @@ use tenure_testkit::{EtcdCluster, Proxy, wait_until};
 
 use super::anywhere;
 use super::fixtures::Played;
-use super::server::{self, Fixture, On, Target, by_order, plain, play};
+use super::server::{self, Breakable, Fixture, On, OwnServer, Target, by_order, plain, play};
 use super::stage::{Access, DOOR, Heir, PATIENCE, Stage, TTL, now, terms};
 use super::{Rows, fenced, holds};
 use crate::Item;
@@ -102,6 +102,11 @@ impl Etcd {
     }
 }
 
+/// One member, to be broken.
+pub(super) fn own_server() -> OwnServer {
+    OwnServer::of(Etcd::own())
+}
+
 /// A member of three that does not lead.
 fn follower_of(leader: usize) -> usize {
     (leader + 1) % 3
@@ -124,7 +129,9 @@ impl Fixture for Etcd {
     }
 }
 
-impl Target for Etcd {
+impl Target for Etcd {}
+
+impl Breakable for Etcd {
     fn proxy(&self) -> &Proxy {
         &self.proxy
     }

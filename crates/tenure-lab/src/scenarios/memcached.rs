@@ -8,7 +8,7 @@ use tenure_testkit::{MemcachedServer, Proxy, wait_until};
 use super::actor::Claim;
 use super::fixtures::Played;
 use super::scheme::in_record;
-use super::server::{self, Fixture, On, Seen, Target, by_record, plain, play};
+use super::server::{self, Breakable, Fixture, On, OwnServer, Seen, Target, by_record, plain, play};
 use super::stage::{Access, DOOR, Heir, PATIENCE, Stage, TTL, now, terms};
 use super::{Rows, anywhere};
 use crate::Item;
@@ -112,6 +112,11 @@ impl Memcached {
     }
 }
 
+/// One server, to be broken.
+pub(super) fn own_server() -> OwnServer {
+    OwnServer::of(Memcached::own())
+}
+
 impl Fixture for Memcached {
     const LATE: Duration = Duration::from_millis(5_500);
 
@@ -125,7 +130,9 @@ impl Fixture for Memcached {
     }
 }
 
-impl Target for Memcached {
+impl Target for Memcached {}
+
+impl Breakable for Memcached {
     fn proxy(&self) -> &Proxy {
         &self.proxy
     }

@@ -27,7 +27,9 @@ mod zookeeper;
 
 use tenure_testkit::history::{Rule, Verdict};
 
+pub(crate) use self::server::{Breakable, OwnServer};
 use crate::item::Run;
+use crate::soak::Engine;
 use crate::{Item, Kind};
 
 /// Every scenario.
@@ -36,6 +38,17 @@ pub fn items() -> Vec<Item> {
     let others = [file::items(), disk::items(), table::items(), etcd::items(), memcached::items(), zookeeper::items()];
     let everywhere = [anywhere::items(), terms::items(), queue::items(), shares::items()];
     everywhere.into_iter().chain(on_redis).chain(others).flatten().collect()
+}
+
+/// Starts a server for a soak.
+pub(crate) fn own_server(engine: Engine) -> OwnServer {
+    match engine {
+        Engine::Etcd => etcd::own_server(),
+        Engine::MariaDb => database::MARIADB.own_server(),
+        Engine::Memcached => memcached::own_server(),
+        Engine::Postgres => database::POSTGRES.own_server(),
+        Engine::ZooKeeper => zookeeper::own_server(),
+    }
 }
 
 /// The store that a table of rows is for.

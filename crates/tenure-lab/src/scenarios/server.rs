@@ -19,16 +19,37 @@ pub(super) trait Fixture: Send + Sync + 'static {
     fn access(self: Arc<Self>) -> Access;
 }
 
-/// A server as rows break it, with locks of a row's own. Those who are near reach it through the proxy.
-pub(super) trait Target: Fixture {
-    /// For how long a holder that hears nothing goes on sending what keeps its lease.
-    const UNHEARD: Duration = BELIEF;
-
+/// A server that can be broken. Those who are near reach it through the proxy.
+pub(crate) trait Breakable: Send + Sync {
     fn proxy(&self) -> &Proxy;
     fn stop(&self);
     fn cont(&self);
     fn kill(&self);
     fn restart(&self);
+}
+
+/// A server as rows break it, with locks of a row's own.
+pub(super) trait Target: Fixture + Breakable {
+    /// For how long a holder that hears nothing goes on sending what keeps its lease.
+    const UNHEARD: Duration = BELIEF;
+}
+
+/// A server of its own for a [soak](crate::soak).
+pub(crate) struct OwnServer {
+    pub(crate) server: Arc<dyn Breakable>,
+    /// Store URLs: by way of the proxy, and past it.
+    pub(crate) near: String,
+    pub(crate) far: String,
+    /// How much later than its holder knows the store may end a lease.
+    pub(crate) late: Duration,
+}
+
+impl OwnServer {
+    pub(super) fn of<T: Target>(target: T) -> Self {
+        let server = Arc::new(target);
+        let Access { near, far, .. } = Arc::clone(&server).access();
+        Self { server, near, far, late: T::LATE }
+    }
 }
 
 /// Access to a store whose locks are read as [`in_record`](super::scheme::in_record) has them.

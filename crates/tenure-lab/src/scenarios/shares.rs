@@ -40,7 +40,7 @@ const PERMITS: u32 = 3;
 
 /// The dead one costs its ttl, the other one as long as it reads.
 fn reader_killed(stage: &mut Stage<'_>) {
-    stage.capacity = u32::MAX;
+    stage.recorder.set_capacity(u32::MAX);
     let (a, b, c) = (stage.near(), stage.far(), stage.far());
     let readers = [a.asks(DOOR, reads()), b.asks(DOOR, reads())];
     for reader in &readers {
@@ -67,7 +67,7 @@ fn reader_killed(stage: &mut Stage<'_>) {
 
 /// They wait behind it.
 fn stream_of_readers(stage: &mut Stage<'_>) {
-    stage.capacity = u32::MAX;
+    stage.recorder.set_capacity(u32::MAX);
     let (a, b, c) = (stage.near(), stage.far(), stage.far());
     let first = a.asks(DOOR, reads());
     first.granted();
@@ -99,7 +99,7 @@ fn stream_of_readers(stage: &mut Stage<'_>) {
 
 /// They come back with the ttl, and go to those who wait in their order.
 fn permits_after_a_crash(stage: &mut Stage<'_>) {
-    stage.capacity = PERMITS;
+    stage.recorder.set_capacity(PERMITS);
     let (a, b, c, d) = (stage.near(), stage.far(), stage.far(), stage.far());
     let (two, one) = (a.asks(DOOR, permits(2)), b.asks(DOOR, permits(1)));
     two.granted();
@@ -125,7 +125,7 @@ fn permits_after_a_crash(stage: &mut Stage<'_>) {
 /// A client that asks gets an error, whether the name is held or waited for. The holder notices nothing.
 fn two_kinds(stage: &mut Stage<'_>) {
     // Of the largest kind: weights of another are compared with nothing.
-    stage.capacity = u32::MAX;
+    stage.recorder.set_capacity(u32::MAX);
     let (a, b, c) = (stage.near(), stage.far(), stage.far());
     stage.keeps = true;
     // Two sizes of semaphores are two kinds.

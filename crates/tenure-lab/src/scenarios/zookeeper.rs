@@ -9,10 +9,13 @@ use tenure_testkit::{Proxy, ZooKeeperEnsemble, ZooKeeperServer, wait_until};
 
 use super::actor::Claim;
 use super::fixtures::Played;
-use super::server::{self, Fixture, On, Target, by_order, plain, play};
-use super::stage::{Access, DOOR, Heir, PATIENCE, Stage, TTL, now, terms};
+use super::server::{self, Breakable, Fixture, On, OwnServer, Target, by_order, plain, play};
+use super::stage::{Access, DOOR, Heir, PATIENCE, SLACK, Stage, TTL, now, terms};
 use super::{Rows, anywhere};
 use crate::Item;
+
+/// How long a waiter that is not heard of keeps its place.
+const ENTRY: Duration = Duration::from_millis(2_500);
 
 /// The servers miss a leader for two seconds, and then elect another.
 const LONG: Duration = Duration::from_secs(8);
@@ -47,6 +50,7 @@ fn of_ensembles(of: Rows) -> Vec<Item> {
         of.holds("13-leader-killed", "kill -9 of the leader, and it does not come back", play(Ensemble::start, leader_killed)),
         of.holds("14-leader-goes-on", "the leader is stopped until the others have another, and goes on", play(Ensemble::start, leader_goes_on)),
         of.holds("15-follower-cut-off", "the server of the holder does not hear the leader", play(Ensemble::start_near_follower, follower_cut_off)),
+        of.holds("45-waiter-at-follower-killed", "kill -9 of the first in line, whose server does not lead", play(Ensemble::start_near_follower, waiter_killed)),
     ]
 }
 
@@ -79,6 +83,11 @@ impl ZooKeeper {
     }
 }
 
+/// One server, to be broken.
+pub(super) fn own_server() -> OwnServer {
+    OwnServer::of(ZooKeeper::own())
+}
+
 fn path(chroot: &str, name: &str) -> String {
     format!("/{chroot}/{name}")
 }
@@ -102,7 +111,9 @@ impl Fixture for ZooKeeper {
 impl Target for ZooKeeper {
     /// Its client connects the session again until a second after its end.
     const UNHEARD: Duration = TTL.saturating_add(TICK).saturating_add(Duration::from_secs(1));
+}
 
+impl Breakable for ZooKeeper {
     fn proxy(&self) -> &Proxy {
         &self.proxy
     }
@@ -260,4 +271,24 @@ fn follower_cut_off(stage: &mut Stage<'_>, on: &Ensemble) {
     };
     let next = stage.next();
     stage.is_cut_off("the holder's server does not hear the leader", || on.servers.cut_off(on.follower), mend, next);
+}
+
+/// Those behind it wait for its entry to end, and not for the ttl of which it was to hold.
+fn waiter_killed(stage: &mut Stage<'_>, _: &Ensemble) {
+    let (holder, dying, behind) = (stage.far(), stage.near(), stage.far());
+    let first = holder.asks(DOOR, long());
+    first.granted();
+    first.works(&stage.register);
+    stage.queues(&dying, &long(), 1);
+    let second = stage.queues(&behind, &long(), 2);
+    stage.keeps = true;
+    // All servers have told the leader by then how long they were asked to keep its session.
+    std::thread::sleep(5 * TICK);
+    stage.some_time();
+    dying.kill();
+    let since = stage.fault("the first in line is killed");
+    stage.expect(&first.releases(), "Released");
+    stage.granted_since(&second, since, ENTRY + ZooKeeper::LATE + SLACK);
+    second.works(&stage.register);
+    stage.is_left(&second);
 }

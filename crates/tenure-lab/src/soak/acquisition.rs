@@ -30,7 +30,9 @@ impl Claim {
     }
 
     /// Describes what it claims and the store does not keep, by an answer that came at `answered`.
-    fn excess(&self, entry: Option<&Entry>, answered: BootTime) -> Option<String> {
+    ///
+    /// The lease may last for `longer` than the store shows.
+    fn excess(&self, entry: Option<&Entry>, answered: BootTime, longer: Duration) -> Option<String> {
         let Some(holder) = entry.into_iter().flat_map(|entry| &entry.holders).find(|holder| holder.owner == self.owner) else {
             return Some(format!("the store does not have it: {entry:?}"));
         };
@@ -43,7 +45,7 @@ impl Claim {
             return Some(format!("it claims fence {claimed}, and the store gave {kept}"));
         }
         let ttl = holder.ttl?;
-        let ends = answered + ttl + GRAIN;
+        let ends = answered + ttl + GRAIN + longer;
         let late = self.believed_until.since(ends);
         if !late.is_zero() {
             return Some(format!("it is valid for {late:?} longer than the lease lasts, which ends in {ttl:?}"));
@@ -61,10 +63,13 @@ pub(super) async fn compare(locker: &Locker, guard: &Guard) -> Result<Option<Opt
     let Some(before) = Claim::of(guard) else { return Ok(None) };
     let entry = locker.inspect(guard.name()).await?;
     let answered = BootTime::now();
+    // It counts whole seconds, and shows what is left at least.
+    let shows_less = locker.store().to_string().starts_with("memcached:");
+    let longer = if shows_less { locker.store().features().late_end } else { Duration::ZERO };
     // It stood all the while only if it still stands: one that ended meanwhile may be missing.
     let Some(after) = Claim::of(guard) else { return Ok(None) };
     // A share only shrinks.
-    Ok(Some(Claim { share: after.share, ..before }.excess(entry.as_ref(), answered)))
+    Ok(Some(Claim { share: after.share, ..before }.excess(entry.as_ref(), answered, longer)))
 }
 
 #[cfg(test)]
@@ -85,11 +90,15 @@ mod tests {
 
     /// Returns the finding if the store has applied `change` to the very lease.
     fn found(change: impl Fn(&mut Holder)) -> String {
+        found_longer(Duration::ZERO, change)
+    }
+
+    fn found_longer(longer: Duration, change: impl Fn(&mut Holder)) -> String {
         let Claim { owner, share, fence, .. } = acquisition();
         let mut holder = Holder::new(owner, share).with_fence(fence).with_ttl(Duration::from_secs(1));
         change(&mut holder);
         let entry = Entry::new(Name::new("n").unwrap(), vec![holder], vec![]);
-        acquisition().excess(Some(&entry), at(0)).unwrap_or_default()
+        acquisition().excess(Some(&entry), at(0), longer).unwrap_or_default()
     }
 
     #[test]
@@ -102,6 +111,8 @@ mod tests {
         assert!(found(|holder| holder.owner = Owner::from_bytes(&b"other"[..])).contains("does not have it"));
         assert!(found(|holder| holder.ttl = Some(Duration::from_millis(890))).contains("it is valid for"));
         assert!(found(|holder| holder.ttl = Some(Duration::from_millis(950))).contains("its lease"));
-        assert!(acquisition().excess(None, at(0)).unwrap().contains("does not have it"));
+        let shown = |less| found_longer(Duration::from_millis(less), |holder| holder.ttl = Some(Duration::from_millis(800)));
+        assert!(shown(180).contains("its lease") && shown(90).contains("it is valid for") && shown(210).is_empty());
+        assert!(acquisition().excess(None, at(0), Duration::ZERO).unwrap().contains("does not have it"));
     }
 }

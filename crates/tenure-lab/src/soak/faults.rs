@@ -7,10 +7,11 @@ use fastrand::Rng;
 use tenure::{BootTime, Error};
 use tenure_testkit::{Proxy, RedisServer, admit};
 
-use super::Plan;
 use super::process::Crew;
 use super::referee::Referee;
 use super::report::ServerFaults;
+use super::{Engine, Plan};
+use crate::scenarios::{Breakable, OwnServer};
 
 /// Servers to which faults are done.
 #[derive(Clone, Copy)]
@@ -19,16 +20,31 @@ pub(super) enum Broken<'a> {
     Nothing,
     Server(&'a RedisServer),
     Nodes(&'a Nodes),
+    Engine(&'a OwnServer, Engine),
 }
 
 impl<'a> Broken<'a> {
     pub(super) fn servers(self) -> impl Iterator<Item = &'a RedisServer> {
         let (one, all) = match self {
-            Self::Nothing => (None, &[][..]),
+            Self::Nothing | Self::Engine(..) => (None, &[][..]),
             Self::Server(server) => (Some(server), &[][..]),
             Self::Nodes(Nodes(nodes)) => (None, &nodes[..]),
         };
         one.into_iter().chain(all.iter().map(|(server, _)| server))
+    }
+
+    /// The store URL of the way on which replies are lost, if there is one.
+    pub(super) fn lossy_url(self) -> Option<String> {
+        match self {
+            Self::Nothing | Self::Server(_) => None,
+            Self::Nodes(nodes) => Some(nodes.url(true)),
+            Self::Engine(own, _) => Some(own.near.clone()),
+        }
+    }
+
+    /// How much later than its holder knows the store may end a lease.
+    pub(super) fn late(self) -> Duration {
+        if let Self::Engine(own, _) = self { own.late } else { Duration::ZERO }
     }
 }
 
@@ -106,6 +122,7 @@ impl<'a> Faults<'a> {
             match self.broken {
                 Broken::Server(server) if self.rng.u8(0..5) > 0 => self.at_server(server),
                 Broken::Nodes(nodes) if self.rng.u8(0..5) > 0 => self.at_node(nodes),
+                Broken::Engine(own, engine) if self.rng.u8(0..5) > 0 => self.at_engine(&*own.server, engine),
                 _ => self.at_process(crew)?,
             }
         }
@@ -156,6 +173,39 @@ impl<'a> Faults<'a> {
         }
     }
 
+    /// The server, or the way to it.
+    fn at_engine(&mut self, server: &dyn Breakable, engine: Engine) {
+        match self.rng.u8(0..10) {
+            0 if engine.keeps() => {
+                self.servers.killed += 1;
+                server.kill();
+                std::thread::sleep(Duration::from_millis(self.rng.u64(0..500)));
+                server.restart();
+            }
+            0..4 => {
+                server.stop();
+                std::thread::sleep(STOP);
+                server.cont();
+            }
+            // Longer than a call may take, and now and then than a lease lasts.
+            4..7 => {
+                self.servers.lost_replies += u64::from(server.proxy().connections() > 0);
+                server.proxy().black_hole();
+                let span = if self.rng.u8(0..4) == 0 {
+                    self.longer_than_a_lease()
+                } else {
+                    Duration::from_millis(self.rng.u64(50..500))
+                };
+                std::thread::sleep(span);
+                server.proxy().heal();
+            }
+            _ => {
+                self.servers.lost_replies += u64::from(server.proxy().connections() > 0);
+                server.proxy().cut();
+            }
+        }
+    }
+
     fn at_server(&mut self, server: &RedisServer) {
         if self.flushes && self.rng.u8(0..3) == 0 {
             let _ = tell(server, FLUSH);
@@ -171,14 +221,21 @@ impl<'a> Faults<'a> {
         }
     }
 
+    /// Leases last for one or two seconds.
+    fn longer_than_a_lease(&mut self) -> Duration {
+        self.broken.late() + Duration::from_millis(self.rng.u64(1_200..2_500))
+    }
+
     fn at_process(&mut self, crew: &mut Crew<'_>) -> Result<(), Error> {
         let index = self.rng.usize(0..crew.count());
         match self.rng.u8(0..10) {
             0 => crew.kill(index)?,
             // Clients of a quorum have nothing else to die of.
             1..4 if matches!(self.broken, Broken::Nodes(_)) => crew.kill(index)?,
-            // Longer than its leases last.
-            1 => crew.stop(index, Duration::from_millis(self.rng.u64(1_200..2_500))),
+            1 => {
+                let span = self.longer_than_a_lease();
+                crew.stop(index, span);
+            }
             _ => crew.stop(index, Duration::from_millis(self.rng.u64(10..300))),
         }
         Ok(())

@@ -22,7 +22,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tenure::store::Store;
 use tenure::{BootTime, Error, Locker, MemoryStore, Owner};
-use tenure_testkit::{RedisServer, Reply};
+use tenure_testkit::{RedisServer, Reply, patiently};
 
 use self::faults::{Broken, Faults, Nodes};
 use self::party::Order;
@@ -30,6 +30,7 @@ use self::process::Crew;
 use self::referee::Referee;
 use crate::Lab;
 use crate::bench::Address;
+use crate::scenarios::own_server;
 
 pub(crate) use self::party::serve;
 pub use self::report::{Findings, Report, ServerFaults, Tally};
@@ -45,8 +46,51 @@ pub enum Where {
     Redis,
     /// On five servers of its own, to which faults are done. Many names are taken, for the order of the fences.
     Quorum,
+    /// On a server of its own of another engine, to which faults are done.
+    Engine(Engine),
     /// On a store that is there. Faults are done to our own processes alone.
     At(Address),
+}
+
+/// Server that a soak can start beside Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// One member.
+    Etcd,
+    /// A table.
+    MariaDb,
+    /// One server. It is not killed: it would forget who holds.
+    Memcached,
+    /// A table.
+    Postgres,
+    /// One server.
+    ZooKeeper,
+}
+
+impl Engine {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Etcd, Self::MariaDb, Self::Memcached, Self::Postgres, Self::ZooKeeper];
+
+    /// That of a word.
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|engine| engine.word() == word)
+    }
+
+    /// As `--store` has it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::MariaDb => "mariadb",
+            Self::Memcached => "memcached",
+            Self::Postgres => "postgres",
+            Self::ZooKeeper => "zookeeper",
+        }
+    }
+
+    /// It has its data when it was killed and is back.
+    fn keeps(self) -> bool {
+        self != Self::Memcached
+    }
 }
 
 /// One soak.
@@ -92,6 +136,10 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Report, Error> {
             let nodes = Nodes::start();
             crew(lab, plan, "quorum", &Address::of(&nodes.url(false)), Broken::Nodes(&nodes))
         }
+        Where::Engine(engine) => {
+            let own = own_server(*engine);
+            crew(lab, plan, engine.word(), &Address::of(&own.far), Broken::Engine(&own, *engine))
+        }
         Where::At(address) => crew(lab, plan, "the store", address, Broken::Nothing),
     }
 }
@@ -119,19 +167,19 @@ fn crew(lab: &Lab, plan: &Plan, word: &'static str, address: &Address, broken: B
     // On a server of its own there are no other names.
     let prefix = if matches!(plan.place, Where::At(_)) { format!("tenure-soak{}/", Owner::generate("")?) } else { String::new() };
     let order = order(plan, &referee, Some(address.clone()), prefix);
-    let lossy = if let Broken::Nodes(nodes) = broken { Some(Address { url: nodes.url(true), ..address.clone() }) } else { None };
+    let lossy = broken.lossy_url().map(|url| Address { url, ..address.clone() });
     let mut crew = Crew::start(lab, order.clone(), lossy, plan.processes)?;
     let (faults, servers) = Faults::new(plan, broken).go_on(&mut crew, BootTime::from_boot(order.end), &referee)?;
     let (mut tally, dead) = crew.end();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unmade)?;
     runtime.block_on(async {
-        let locker = Locker::new(address.open().await?);
+        let locker = Locker::new(patiently(async || address.open().await).await?);
         remains(&locker, &task::names(&order.prefix, order.names), &dead, &mut tally).await;
         Ok::<_, Error>(())
     })?;
     broken.servers().for_each(|server| companions(server, &mut tally));
     let killed = u64::try_from(dead.len()).unwrap_or(u64::MAX);
-    let servers = matches!(broken, Broken::Nodes(_)).then_some(servers);
+    let servers = matches!(broken, Broken::Nodes(_) | Broken::Engine(..)).then_some(servers);
     Ok(Report { faults, killed, servers, ..concluded(plan.clone(), word, &referee, tally) })
 }
 
@@ -156,12 +204,13 @@ fn concluded(plan: Plan, store: &'static str, referee: &Referee, seen: Tally) ->
 /// Reports leases that are left at the store when all has come to rest. Those that linger, were refused or belonged to the dead
 /// may stay for a while.
 async fn remains(locker: &Locker, names: &[String], dead: &[String], tally: &mut Tally) {
-    let until = BootTime::now() + FREE;
+    let free = FREE + locker.store().features().late_end;
+    let until = BootTime::now() + free;
     let (mut first, mut left) = (true, Vec::new());
     while first || (!left.is_empty() && BootTime::now() < until) {
         left.clear();
         for name in names {
-            match locker.inspect(name).await {
+            match patiently(async || locker.inspect(name).await).await {
                 Ok(entry) => left.extend(entry),
                 Err(error) => tally.findings.add(format!("{name:?} could not be looked at when all was well: {error}")),
             }
@@ -183,7 +232,7 @@ async fn remains(locker: &Locker, names: &[String], dead: &[String], tally: &mut
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    tally.findings.extend(left.into_iter().map(|entry| format!("{FREE:?} after the end there is {entry:?}")));
+    tally.findings.extend(left.into_iter().map(|entry| format!("{free:?} after the end there is {entry:?}")));
 }
 
 /// Number of names where many are taken: fewer than there are grants, and more than tasks.

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use tenure::store::Store;
 use tenure::store::quorum::Quorum;
 use tenure::{BootTime, Error, Locker};
-use tenure_testkit::lines;
+use tenure_stores::Options;
+use tenure_testkit::{lines, patiently};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -102,13 +103,9 @@ pub(crate) fn serve() -> io::Result<()> {
         let address = order.address.clone().ok_or_else(|| Error::invalid("a process of a soak needs a store"))?;
         let (mut stores, mut quorums) = (Vec::new(), Vec::new());
         for _ in 0..LOCKERS {
-            if address.is_quorum() {
-                let quorum = address.options()?.quorum().await?;
-                quorums.push(quorum.clone());
-                stores.push(Arc::new(quorum) as Arc<dyn Store>);
-            } else {
-                stores.push(address.open().await?);
-            }
+            let (store, quorum) = open(&address).await?;
+            stores.push(store);
+            quorums.extend(quorum);
         }
         say(&Said::Began);
         let tally = carry(&order, &stores).await?;
@@ -116,6 +113,17 @@ pub(crate) fn serve() -> io::Result<()> {
     });
     say(&said.map_or_else(|error| Said::Failed(error.to_string()), |tally| Said::Ended(Box::new(tally))));
     Ok(())
+}
+
+/// Opens the store. One that takes the place of a process that was killed may come while the server is broken.
+async fn open(address: &Address) -> Result<(Arc<dyn Store>, Option<Quorum>), Error> {
+    patiently(async || match address.options()? {
+        Options::Redis(options) if address.is_quorum() => {
+            options.quorum().await.map(|quorum| (Arc::new(quorum.clone()) as Arc<dyn Store>, Some(quorum)))
+        }
+        options => options.open().await.map(|store| (store, None)),
+    })
+    .await
 }
 
 /// The same store for every locker of a process.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Plan;
+use super::{Plan, Where};
 
 /// Findings: the first of them in words, the rest as a number.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -121,11 +121,11 @@ pub struct Report {
     pub killed: u64,
     /// Grants by the store, those to processes that were killed among them.
     pub granted: u64,
-    /// Faults of the servers of a quorum.
+    /// Faults of the servers of a quorum, or of another engine.
     pub servers: Option<ServerFaults>,
 }
 
-/// Faults of the servers of a quorum.
+/// Faults of servers, and of the ways to them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ServerFaults {
     /// How often one was killed, and was back with its data or without.
@@ -157,14 +157,20 @@ impl fmt::Display for Report {
         let errors = errors.iter().map(|(kind, count)| format!("{count} {kind}")).collect::<Vec<_>>().join(", ");
         let errors = if errors.is_empty() { "none".to_owned() } else { errors };
         write!(f, "errors: {errors}; longest wait {} ms; ", longest_wait.as_millis())?;
-        if let Some(ServerFaults { killed, emptied, lost_replies }) = servers {
-            #[allow(clippy::cast_precision_loss, reason = "a share in words")]
-            let share = 100.0 * tally.second_rounds as f64 / (grants - passed).max(1) as f64;
-            write!(
-                f,
-                "{granted} grants by a majority, {share:.1} % of them in two rounds; servers: {killed} killed, {emptied} of them back \
-                 empty, {lost_replies} replies lost; "
-            )?;
+        match servers {
+            Some(ServerFaults { killed, emptied, lost_replies }) if matches!(plan.place, Where::Quorum) => {
+                #[allow(clippy::cast_precision_loss, reason = "a share in words")]
+                let share = 100.0 * tally.second_rounds as f64 / (grants - passed).max(1) as f64;
+                write!(
+                    f,
+                    "{granted} grants by a majority, {share:.1} % of them in two rounds; servers: {killed} killed, {emptied} of them \
+                     back empty, {lost_replies} replies lost; "
+                )?;
+            }
+            Some(ServerFaults { killed, lost_replies, .. }) => {
+                write!(f, "server: {killed} killed, {lost_replies} times cut off; ")?;
+            }
+            None => {}
         }
         write!(f, "{compared} claims compared, {} findings", findings.count())
     }

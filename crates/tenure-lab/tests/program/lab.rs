@@ -45,7 +45,7 @@ fn a_reader_that_has_enough_is_no_error() {
 #[test]
 fn a_run_is_an_array_with_exactly_the_promised_fields() {
     let place = Place::new();
-    let ended = place.output(&["lab", "run", "A1/crash", "memory/25", "--seed", "41", "--repeat", "2", "-o", "json"]);
+    let ended = place.rows(&["lab", "run", "A1/crash", "memory/25", "--seed", "41", "--repeat", "2", "-o", "json"]);
     assert_eq!(ended.code, 0, "{ended:?}");
     let mut outcomes = json(&ended.out);
     outcomes.sort_by_key(|outcome| (outcome["id"].to_string(), outcome["seed"].as_u64()));
@@ -65,7 +65,7 @@ fn a_run_is_an_array_with_exactly_the_promised_fields() {
 #[test]
 fn a_single_run_tells_its_story_and_how_to_have_it_again() {
     let place = Place::new();
-    let ended = place.output(&["lab", "run", "A4/fast-host", "--seed", "5"]);
+    let ended = place.rows(&["lab", "run", "A4/fast-host", "--seed", "5"]);
     assert_eq!(ended.code, 0, "{ended:?}");
     for words in ["B: GETSET lock", "two hold at once", "1 of 1 as expected", "tenure lab run A4/fast-host --seed 5", "A    ?"] {
         assert!(ended.out.contains(words), "{words}\n{}", ended.out);
@@ -77,7 +77,7 @@ fn a_single_run_tells_its_story_and_how_to_have_it_again() {
 #[test]
 fn a_saved_history_is_judged_again() {
     let place = Place::new();
-    let ended = place.output(&["lab", "run", "A5/late-release", "--seed", "3", "--save", "runs", "-o", "json"]);
+    let ended = place.rows(&["lab", "run", "A5/late-release", "--seed", "3", "--save", "runs", "-o", "json"]);
     assert_eq!(ended.code, 0, "{ended:?}");
     let file = "runs/A5-late-release-3.jsonl";
     let again = place.output(&["lab", "check", file]);
@@ -119,8 +119,10 @@ fn a_run_that_is_ended_leaves_nothing_behind() {
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let running = Spawned::spawn(command.env("TMPDIR", place.path(""))).unwrap();
         // Servers, and workers of which some are stopped.
-        wait_for("a worker that is stopped", || children(running.pid()).into_iter().any(is_stopped));
-        assert!(children(running.pid()).len() >= 5);
+        wait_for("a worker that is stopped", || {
+            let all = children(running.pid());
+            all.len() >= 5 && all.into_iter().any(is_stopped)
+        });
         end_with_all(running, signal);
         let left = || {
             std::fs::read_dir(place.path(""))
@@ -143,19 +145,19 @@ fn exploring_says_what_it_met() {
 #[test]
 fn a_soak_ends_in_a_line_of_figures() {
     let place = Place::new();
-    let ended = place.output(&["lab", "soak", "--for", "1s", "--seed", "3"]);
+    let ended = place.output(&["lab", "soak", "--for", "60s", "--grants", "500", "--seed", "3"]);
     assert_eq!(ended.code, 0, "{ended:?}");
     let line = ended.out.trim_end();
-    assert!(line.starts_with("memory, 1 s, seed 3, 1 process: ") && line.ends_with(" claims compared, 0 findings"), "{line}");
+    assert!(line.starts_with("memory, 60 s, seed 3, 1 process: ") && line.ends_with(" claims compared, 0 findings"), "{line}");
     assert!(!line.contains('\n') && !line.contains(": 0 grants"), "{line}");
 }
 
 #[test]
 fn a_soak_on_a_store_that_was_named_leaves_nothing_there() {
     let (place, server) = (Place::new(), RedisServer::start());
-    let ended = place.output(&["lab", "soak", "--store", &server.url(), "--for", "2s", "--processes", "2"]);
+    let ended = place.output(&["lab", "soak", "--store", &server.url(), "--for", "60s", "--grants", "500", "--processes", "2"]);
     assert_eq!(ended.code, 0, "{ended:?}");
-    assert!(ended.out.contains("the store, 2 s, seed 1, 2 processes: "), "{}", ended.out);
+    assert!(ended.out.contains("the store, 60 s, seed 1, 2 processes: "), "{}", ended.out);
     wait_for("the end of what waiters had there", || server.cli("KEYS *") == "tenure:fence");
 }
 
@@ -163,7 +165,7 @@ fn a_soak_on_a_store_that_was_named_leaves_nothing_there() {
 fn a_soak_that_cannot_be_is_refused() {
     let place = Place::new();
     for (args, words) in
-        [(&["--flush"][..], "--store redis"), (&["--store", "postgres://db"], "postgres"), (&["--processes", "0"], "--processes")]
+        [(&["--flush"][..], "--store redis"), (&["--store", "mongodb://db"], "mongodb"), (&["--processes", "0"], "--processes")]
     {
         let ended = place.output(&[&["lab", "soak", "--for", "1s"], args].concat());
         assert_eq!(ended.code, 64, "{ended:?}");
@@ -172,6 +174,13 @@ fn a_soak_that_cannot_be_is_refused() {
     let mut command = place.program(&["lab", "soak", "--store", "redis", "--for", "1s"]);
     let missing = Ended::of(command.env("TENURE_REDIS_SERVER", "/nowhere/redis-server"));
     assert_eq!(missing.code, 69, "{missing:?}");
+    let mut command = place.program(&["lab", "soak", "--store", "memcached", "--for", "1s"]);
+    let programs = place.path("bin");
+    std::fs::create_dir(&programs).unwrap();
+    std::os::unix::fs::symlink("/bin/sh", programs.join("sh")).unwrap();
+    let missing = Ended::of(command.env("PATH", programs));
+    assert_eq!(missing.code, 69, "{missing:?}");
+    assert!(missing.err.contains("install memcached"), "{}", missing.err);
 }
 
 /// The page in the repository is of what the lab has now: the same ids, the same verdicts, the same stories.
@@ -187,7 +196,7 @@ fn the_page_is_up_to_date() {
         assert!(row.contains(&fault) && row.contains(&format!("| {expected}")), "docs/lab.md says of {id}: {row}");
     }
     // A story is the same in every run.
-    let run = place.output(&["lab", "run", "A3/overwrites"]);
+    let run = place.rows(&["lab", "run", "A3/overwrites"]);
     let story: Vec<&str> = run.out.lines().filter(|line| line.contains(" lock ")).map(str::trim_start).collect();
     assert!(story.len() > 5 && story.iter().all(|line| page.contains(line)), "docs/lab.md tells A3/overwrites otherwise");
 }

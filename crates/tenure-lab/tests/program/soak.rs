@@ -12,7 +12,7 @@ use futures_util::stream::BoxStream;
 use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, Fence, Lease, MemoryStore, Name, Share};
 use tenure_lab::Lab;
-use tenure_lab::soak::{Plan, Report, Where, here, run};
+use tenure_lab::soak::{Engine, Plan, Report, Tally, Where, here, run};
 use tenure_testkit::Program;
 
 const SEED: u64 = 1;
@@ -63,6 +63,38 @@ fn a_server_is_as_expected_under_every_fault() {
     assert!(report.faults > 0, "{report}");
 }
 
+fn as_expected_under_faults(engine: Engine) {
+    let report = soaked(&plan(Where::Engine(engine), 8));
+    let Tally { exclusive, compared, cut, .. } = report.tally;
+    assert!(exclusive > 0 && compared > 0 && cut > 0, "{report}");
+    assert!(report.servers.unwrap().lost_replies > 0, "nobody went by the way that is cut: {report}");
+}
+
+#[test]
+fn etcd_is_as_expected_under_faults() {
+    as_expected_under_faults(Engine::Etcd);
+}
+
+#[test]
+fn mariadb_is_as_expected_under_faults() {
+    as_expected_under_faults(Engine::MariaDb);
+}
+
+#[test]
+fn memcached_is_as_expected_under_faults() {
+    as_expected_under_faults(Engine::Memcached);
+}
+
+#[test]
+fn postgres_is_as_expected_under_faults() {
+    as_expected_under_faults(Engine::Postgres);
+}
+
+#[test]
+fn zookeeper_is_as_expected_under_faults() {
+    as_expected_under_faults(Engine::ZooKeeper);
+}
+
 #[test]
 fn fences_rise_over_flushes() {
     let report = soaked(&Plan { flushes: true, ..plan(Where::Redis, 5) });
@@ -75,7 +107,7 @@ fn fences_rise_over_a_quorum_of_servers_that_forget() {
     let report = soaked(&plan(Where::Quorum, 8));
     let servers = report.servers.unwrap();
     assert!(servers.emptied > 0 && servers.lost_replies > 0, "{report}");
-    assert!(report.granted > 500 && report.tally.second_rounds > 0, "{report}");
+    assert!(report.granted > 100 && report.tally.second_rounds > 0, "{report}");
 }
 
 /// Mistake that a store makes now and then.

@@ -127,7 +127,7 @@ async fn behind_way() -> (MemcachedServer, Way, Arc<dyn Store>, Arc<dyn Store>) 
 
 async fn way_to(server: &MemcachedServer) -> (Way, Arc<dyn Store>) {
     let way = Way::to(server.addr()).await;
-    let store = open(&format!("memcached://{}?timeout=2s", way.addr)).await;
+    let store = open(&format!("memcached://{}?timeout=10s", way.addr)).await;
     (way, store)
 }
 

@@ -56,8 +56,8 @@ async fn a_full_server_that_evicts_nothing_refuses_new_locks() {
     let store = open(&server.url()).await;
     let mut held = Vec::new();
     let error = loop {
-        // Of one length, so that all are in memory of one kind.
-        let request = request(&format!("door {:05}", held.len()), &owner());
+        // Of one length, so that all are in memory of one kind, and for longer than it takes to fill it.
+        let request = request(&format!("door {:05}", held.len()), &owner()).with_ttl(Duration::from_secs(600));
         match store.acquire(&request).await {
             Ok(_) => held.push(request.lease()),
             Err(error) => break error,

@@ -73,7 +73,8 @@ async fn a_ttl_is_rounded_up_and_one_below_a_second_is_refused() {
             let left: u64 = answer.strip_prefix("HD t").and_then(|left| left.parse().ok()).expect("an item");
             assert!((least..=most).contains(&left), "scheme={scheme}: {left} s for {ttl:?}");
         }
-        let brief = Locker::new(store).mutex("brief").ttl(Duration::from_millis(999)).try_acquire().await;
+        let in_time = open(&format!("{}?scheme={scheme}&timeout=100ms", server.url())).await;
+        let brief = Locker::new(in_time).mutex("brief").ttl(Duration::from_millis(999)).try_acquire().await;
         assert_eq!(brief.unwrap_err().kind(), ErrorKind::Invalid);
         assert_eq!(server.ask("mg brief", Some(1)), ["EN"]);
     }

@@ -6,9 +6,12 @@ use tenure::store::AcquireReply;
 use tenure::{Error, ErrorKind};
 use tenure_memcached::Options;
 use tenure_testkit::MemcachedServer;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
-use crate::open;
 use crate::requests::{busy, granted, owner, request};
+use crate::{PATIENCE, open};
 
 async fn refused(url: &str) -> Error {
     let error = Options::parse(url).unwrap().open().await.unwrap_err();
@@ -33,6 +36,34 @@ async fn a_wrong_login_is_refused_without_a_word_of_it() {
     let error = refused(&server.url().replace("//", "//app:wr0ng@")).await.to_string();
     assert!(error.contains("password") && !error.contains("wr0ng"), "{error}");
     open(&server.url().replace("//", "//app:s3cret@")).await;
+}
+
+/// Others have them all. That is no other kind of server, and ends no wait.
+#[tokio::test]
+async fn a_server_without_a_free_connection_is_asked_again() {
+    for login in [None, Some("app:s3cret@")] {
+        let server = login.map_or_else(MemcachedServer::builder, |_| MemcachedServer::builder().login("app", "s3cret"));
+        let server = server.arg("-c").arg("64").start();
+        let mut others = Vec::new();
+        // Each is answered before the next comes, because the server counts it somewhat later than it accepts it.
+        loop {
+            let mut other = BufReader::new(TcpStream::connect(server.addr()).await.unwrap());
+            let mut answer = String::new();
+            // A server that refuses it may have closed it before.
+            let _ = other.get_mut().write_all(b"version\r\n").await;
+            let _ = other.read_line(&mut answer).await;
+            if answer.is_empty() || answer.starts_with("ERROR") {
+                break;
+            }
+            others.push(other);
+        }
+        let url = server.url().replace("//", &format!("//{}", login.unwrap_or_default()));
+        let error = Options::parse(&url).unwrap().open().await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Unreachable && error.to_string().contains("-c"), "{error:?}");
+        others.clear();
+        let opened = async { while Options::parse(&url).unwrap().open().await.is_err() {} };
+        timeout(PATIENCE, opened).await.expect("it is not found again");
+    }
 }
 
 /// A user alone logs nobody in.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use tenure::store::{AcquireReply, Busy, Enqueue, Notice, ReleaseReply, RenewReply, Request, Store};
-use tenure::{ErrorKind, Lease, Locker, Name, Owner, Share, State};
+use tenure::{ErrorKind, Fence, Lease, Locker, Name, Owner, Share, State};
 use tenure_conformance::exceptions::{NO_PUSH, ONE_BY_ONE};
 use tenure_conformance::{NotApplicable, Plant, Process, Subject};
 use tenure_redis::{ClusterStore, Options};
@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::pretender::listens_as;
 use crate::subject::plant;
-use crate::{LONG, PATIENCE};
+use crate::{LONG, PATIENCE, patient};
 
 /// Three masters behind proxies, which the nodes name to clients.
 struct Servers {
@@ -173,7 +173,7 @@ async fn takes(store: &ClusterStore, request: &Request) -> u64 {
 #[tokio::test]
 async fn a_url_that_names_the_wrong_kind_of_server_says_so() {
     let (cluster, alone) = (RedisCluster::start(1, 0), RedisServer::start());
-    let node = Options::parse(&cluster.servers()[0].url()).unwrap().connect().await.unwrap();
+    let node = Options::parse(&patient(&cluster.servers()[0].url())).unwrap().connect().await.unwrap();
     let error = node.acquire(&asks("door", Share::MUTEX, LONG)).await.unwrap_err();
     assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("write redis+cluster://"), "{error:?}");
     assert!(!error.may_have_been_applied() && cluster.servers()[0].cli("EXISTS door") == "0", "{error:?}");
@@ -276,20 +276,38 @@ async fn a_grant_in_steps_that_was_lost_meanwhile_is_none() {
     });
 }
 
+/// The grant before was noted, and its answer was lost. The holder has a later number.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_in_steps_shows_no_earlier_fence() {
+    let cluster = RedisCluster::start(2, 0);
+    let store = store(&cluster.url()).await;
+    let held = asks("door", Share::MUTEX, LONG);
+    let shown = async || store.inspect(Some(&held.name)).await.unwrap()[0].holders[0].fence.map(Fence::get);
+    let lost = takes(&store, &held).await;
+    assert_eq!(shown().await, Some(lost));
+    half_way(&cluster, "door", async || {
+        let again = takes(&store, &held).await;
+        assert!(again > lost && shown().await.is_none_or(|shown| shown == again), "{:?}, {again} after {lost}", shown().await);
+    });
+    assert_eq!(shown().await, None, "the renewal has not noted it yet");
+}
+
 /// All slots move while 1,000 names are held and 100 are waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_slots_move_under_a_thousand_locks() {
     let cluster = RedisCluster::start(3, 0);
-    let [ours, theirs, passers] = [store(&cluster.url()).await, store(&cluster.url()).await, store(&cluster.url()).await];
+    let url = format!("{}?timeout=4s", cluster.url());
+    let [ours, theirs, passers] = [store(&url).await, store(&url).await, store(&url).await];
+    let ttl = Duration::from_secs(10);
     let (ours, theirs, passers) = (Locker::new(ours), Locker::new(theirs), Locker::new(passers));
     let mut held = HashMap::new();
     for at in 0..1_000 {
         let name = format!("door {at}");
-        held.insert(name.clone(), ours.mutex(&name).ttl(Duration::from_secs(5)).acquire().await.unwrap());
+        held.insert(name.clone(), ours.mutex(&name).ttl(ttl).acquire().await.unwrap());
     }
     let waiting = (0..100).map(|at| {
         let (locks, name) = (theirs.clone(), format!("door {at}"));
-        tokio::spawn(async move { (locks.mutex(&name).ttl(Duration::from_secs(5)).acquire().await.unwrap(), name) })
+        tokio::spawn(async move { (locks.mutex(&name).ttl(ttl).acquire().await.unwrap(), name) })
     });
     let waiting: Vec<_> = waiting.collect();
     let mut mover = cluster.mover();
@@ -333,24 +351,20 @@ fn a_crowd_does_not_notice_that_its_slots_move() {
     let cluster = RedisCluster::start(3, 0);
     let field = Field::new(6, 3_000).with(|load| (load.tasks, load.fickle) = (6, 100));
     let slots: Vec<u16> = field.load.names.iter().map(|(name, _)| slot_of(&cluster, name.as_bytes())).collect();
-    let (mut mover, done) = (cluster.mover(), AtomicBool::new(false));
-    let count = AtomicU64::new(0);
+    let (mut mover, mut times) = (cluster.mover(), 0);
+    let url = format!("{}?timeout=1s", cluster.url());
     let came = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
-                for slot in &slots {
-                    let from = cluster.serving(*slot).expect("it is served");
-                    mover.move_slot(*slot, from, (from + 1) % 3, || std::thread::sleep(Duration::from_millis(20)));
-                    count.fetch_add(1, Ordering::Relaxed);
-                }
+        let crowd = scope.spawn(|| field.crowd(&url, 3, Some(Duration::from_millis(700))));
+        while !crowd.is_finished() {
+            for slot in &slots {
+                let from = cluster.serving(*slot).expect("it is served");
+                mover.move_slot(*slot, from, (from + 1) % 3, || std::thread::sleep(Duration::from_millis(20)));
+                times += 1;
             }
-        });
-        let came = field.crowd(&cluster.url(), 3, Some(Duration::from_millis(700)));
-        done.store(true, Ordering::Relaxed);
-        came
+        }
+        crowd.join().unwrap()
     });
     let visits = field.check(&came);
-    let times = count.into_inner();
     println!("{visits} visits, {times} moves, {} killed, {} lost", came.killed, came.tally.lost);
     assert!(times > 6 && came.tally.lost == 0, "{times} moves, {} lost", came.tally.lost);
 }
@@ -368,7 +382,7 @@ async fn a_writer_waits_for_readers_in_a_slot_that_moves() {
     tokio::task::block_in_place(|| {
         mover.move_slot(slot, from, 1 - from, || {
             let held = handle.block_on(locks.mutex("page").wait(Duration::from_millis(300)).acquire()).unwrap_err();
-            assert_eq!(held.kind(), ErrorKind::TimedOut, "{held}");
+            assert!(held.kind() == ErrorKind::TimedOut, "it is held: {held:?}");
         });
     });
     assert!(!writer.is_finished());
@@ -382,14 +396,16 @@ async fn shares_outlast_a_move() {
     let cluster = RedisCluster::start(2, 0);
     let (mut mover, locks) = (cluster.mover(), Locker::new(store(&cluster.url()).await));
     let slot = slot_of(&cluster, b"pool");
-    let ttl = Duration::from_secs(3);
+    let ttl = Duration::from_secs(10);
     let one = locks.semaphore("pool", 2).ttl(ttl).acquire().await.unwrap();
     let two = locks.semaphore("pool", 2).ttl(ttl).acquire().await.unwrap();
     for _ in 0..6 {
         let from = cluster.serving(slot).unwrap();
         tokio::task::block_in_place(|| mover.move_slot(slot, from, 1 - from, || std::thread::sleep(Duration::from_millis(500))));
     }
-    assert_eq!([one.state(), two.state()], [State::Held; 2]);
+    tokio::task::block_in_place(|| {
+        wait_until(PATIENCE, "both to be held", || [one.state(), two.state()] == [State::Held; 2]);
+    });
     let third = locks.semaphore("pool", 2).ttl(ttl).wait(Duration::ZERO).acquire().await.unwrap_err();
     assert_eq!(third.kind(), ErrorKind::TimedOut);
     one.release().await.unwrap();
@@ -477,7 +493,7 @@ async fn a_waiter_whose_slot_may_not_push_polls() {
 async fn a_dead_node_ends_no_lock_at_another() {
     let cluster = RedisCluster::with(3, 0, |builder| builder.arg("cluster-require-full-coverage", "no"));
     let locks = Locker::new(store(&cluster.url()).await);
-    let ttl = Duration::from_secs(2);
+    let ttl = Duration::from_secs(5);
     let mut held = Vec::new();
     for at in 0..60 {
         let name = format!("door {at}");
@@ -486,10 +502,9 @@ async fn a_dead_node_ends_no_lock_at_another() {
     }
     assert!((0..3).all(|node| held.iter().any(|(at, _)| *at == node)));
     cluster.servers()[0].stop();
-    tokio::time::sleep(3 * ttl).await;
+    tokio::time::sleep(ttl * 3 / 2).await;
     for (node, guard) in &held {
-        let expected = if *node == 0 { State::Lost } else { State::Held };
-        assert_eq!(guard.state(), expected, "{:?} at node {node}", guard.name());
+        assert_eq!(guard.state() == State::Lost, *node == 0, "{:?} at node {node}", guard.name());
     }
     cluster.servers()[0].cont();
 }
@@ -546,9 +561,9 @@ async fn a_waiter_is_served_at_once_when_its_slot_has_moved() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_node_holds_up_no_renewal_at_another() {
-    let cluster = RedisCluster::start(3, 0);
-    let store = store(&cluster.url()).await;
-    let ttl = Duration::from_secs(3);
+    let cluster = RedisCluster::with(3, 0, |builder| builder.arg("cluster-require-full-coverage", "no"));
+    let store = store(&format!("{}?timeout=4s", cluster.url())).await;
+    let ttl = Duration::from_secs(12);
     let mut leases = Vec::new();
     for at in 0..9 {
         let request = asks(&format!("door {at}"), Share::MUTEX, ttl);
@@ -578,8 +593,8 @@ async fn a_silent_node_holds_up_no_renewal_at_another() {
 /// The slots of two leases have left the node that served them, one of them for a node that is silent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_has_gone_to_a_silent_node_holds_up_no_other() {
-    let cluster = RedisCluster::start(3, 0);
-    let store = store(&cluster.url()).await;
+    let cluster = RedisCluster::with(3, 0, |builder| builder.arg("cluster-require-full-coverage", "no"));
+    let store = store(&format!("{}?timeout=4s", cluster.url())).await;
     let slot = |name: &str| slot_of(&cluster, name.as_bytes());
     let mut names = (0..).map(|at| format!("door {at}")).filter(|name| cluster.serving(slot(name)) == Some(0));
     let (silent, other) = (names.next().unwrap(), names.next().unwrap());
@@ -657,7 +672,7 @@ async fn the_successor_of_a_silent_master_is_found_at_once() {
     silent.cluster.servers()[silent.at].cont();
     // A renewal that was under way takes all of its time, 0.9 s.
     let after = renewed.saturating_duration_since(taken_over);
-    assert!(after < Duration::from_millis(1_900), "it is renewed {after:?} after the failover");
+    assert!(after < Duration::from_millis(1_900), "it is renewed only after {after:?}");
 }
 
 /// Each node has its slots, and they have not met yet.

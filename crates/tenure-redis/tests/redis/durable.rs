@@ -22,8 +22,8 @@ async fn with_replicas(replicas: usize, parameters: &str) -> (RedisServer, Vec<R
 }
 
 async fn locks(server: &RedisServer, parameters: &str) -> Locker {
-    let store = store(&format!("{}?timeout=1500ms&{parameters}", server.url())).await;
-    Locker::builder(store).ttl(Duration::from_secs(6)).build().unwrap()
+    let store = store(&format!("{}?timeout=4s&{parameters}", server.url())).await;
+    Locker::builder(store).ttl(Duration::from_secs(15)).build().unwrap()
 }
 
 fn replicas(guard: &Guard) -> Option<u32> {
@@ -81,7 +81,10 @@ async fn a_grant_that_too_few_confirm_is_undone() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     let text = error.to_string();
     assert!(text.contains("0 of 1 replicas") && text.contains("durability="), "{text}");
-    timeout(Duration::from_secs(1), locks.flush_releases()).await.expect("it is not released at once");
+    let began = Instant::now();
+    timeout(PATIENCE, locks.flush_releases()).await.expect("it is not released");
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(1), "released only after {took:?}");
     assert_eq!(server.cli("EXISTS door"), "0");
     let both = locks.mutex("a").and("b").try_acquire().await;
     assert!(both.is_err());
@@ -102,11 +105,13 @@ async fn a_grant_that_too_few_confirm_is_undone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_that_is_not_confirmed_does_not_count() {
     let (server, others, locks) = with_replicas(1, "durability=replicas:1").await;
-    let guard = locks.mutex("door").ttl(Duration::from_secs(3)).acquire().await.unwrap();
+    let ttl = Duration::from_secs(8);
+    let guard = locks.mutex("door").ttl(ttl).acquire().await.unwrap();
     others[0].stop();
     let begun = Instant::now();
     assert_eq!(timeout(PATIENCE, guard.lost()).await.expect("the renewal counts"), EndReason::Expired);
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    let took = begun.elapsed();
+    assert!(took < ttl, "told only after {took:?}");
     assert_eq!(server.cli("EXISTS door"), "1", "it was renewed, and nobody has confirmed it");
 }
 
@@ -128,7 +133,7 @@ async fn a_wait_keeps_no_other_call_waiting() {
     assert_eq!(store.inspect(Some(held.name())).await.unwrap().len(), 1);
     let _ = held.release().await.unwrap();
     assert!(server.cli("INFO clients").contains("blocked_clients:1"), "nothing was waited for any more");
-    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(1), "took {:?}", begun.elapsed());
     waiting.await.unwrap().unwrap_err();
 }
 
@@ -156,7 +161,7 @@ async fn many_grants_share_a_wait() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_in_a_hurry_takes_no_time_from_another() {
     let (server, _others, _) = with_replicas(1, "durability=replicas:1").await;
-    let store = store(&format!("{}?timeout=2s&durability=replicas:1", server.url())).await;
+    let store = store(&format!("{}?timeout=4s&durability=replicas:1", server.url())).await;
     let locks = Locker::builder(store.clone()).ttl(LONG).build().unwrap();
     let mut leases = Vec::new();
     for name in ["first", "hurried", "patient"] {
@@ -169,10 +174,10 @@ async fn a_renewal_in_a_hurry_takes_no_time_from_another() {
     for renewal in &mut renewals {
         assert!(renewal.as_mut().now_or_never().is_none());
     }
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(patient.as_mut().now_or_never().is_none());
     let (hurried, patient) = tokio::join!(join_all(renewals), async {
-        timeout(Duration::from_millis(800), &mut patient).await.expect_err("it has as much time left");
+        timeout(Duration::from_millis(1_600), &mut patient).await.expect_err("it has as much time left");
         server.cont();
         patient.await
     });
@@ -215,17 +220,17 @@ async fn the_disk_confirms_where_the_server_can_wait_for_it() {
     let waits_for_disk = |server: &RedisServer| matches!(server.command(&["WAITAOF", "0", "0", "1"]), Reply::Array(_));
     let (with, without) =
         (RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start(), RedisServer::start());
-    let with_log = locks(&with, "durability=aof").await.mutex("door").try_acquire().await;
+    let with_log = timeout(PATIENCE, locks(&with, "durability=aof").await.mutex("door").acquire()).await.expect("it hangs");
     let without_log = locks(&without, "durability=aof").await.mutex("door").try_acquire().await.unwrap_err();
     assert_eq!(without_log.kind(), ErrorKind::Refused, "{without_log}");
     assert_eq!(without.cli("KEYS *"), "", "something was taken");
     if waits_for_disk(&with) {
-        assert_eq!(with_log.unwrap().unwrap().durability(), Some(Durable::new(0, true)));
+        assert_eq!(with_log.unwrap().durability(), Some(Durable::new(0, true)));
         assert!(without_log.to_string().contains("appendonly yes"), "{without_log}");
         // Once a second is within a timeout of three, and seldom within half a second.
         with.cli("CONFIG SET appendfsync everysec");
         let patient = Locker::new(store(&format!("{}?timeout=3s&durability=aof", with.url())).await);
-        let guard = patient.mutex("gate").try_acquire().await.unwrap().unwrap();
+        let guard = timeout(PATIENCE, patient.mutex("gate").acquire()).await.expect("it hangs").unwrap();
         assert_eq!(guard.durability(), Some(Durable::new(0, true)));
     } else {
         let error = with_log.unwrap_err();

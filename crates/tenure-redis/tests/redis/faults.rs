@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
-use tenure::{BootTime, ErrorKind, Fence, Lease, Locker, Name, Owner, ReleaseOutcome, Share, State};
+use tenure::{BootTime, ErrorKind, Fence, Guard, Lease, Locker, Name, Owner, ReleaseOutcome, Share, State};
 use tenure_redis::RedisStore;
 use tenure_testkit::{Proxy, RedisServer, Reply, wait_until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
-use crate::{LONG, PATIENCE, behind_proxy, store};
+use crate::{LONG, PATIENCE, behind_proxy, patient, store};
 
 /// The operation timeout of the URLs below.
 const OPERATION: Duration = Duration::from_millis(400);
@@ -32,23 +32,32 @@ async fn fence(store: &RedisStore, request: &Request) -> Fence {
     }
 }
 
+/// A release that was cut off may say that it does not know. It may not say that the lock was lost.
+async fn is_released(guard: Guard) {
+    let release = guard.release().await.unwrap();
+    assert!(!matches!(release, ReleaseOutcome::WasLost), "{release:?}");
+}
+
 /// Commands still under way on a given-up connection run before everything on its successor, or never. An acquire that ran after
 /// the release of its token would keep the name taken for the ttl.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_held_on_an_old_connection_never_runs() {
     for cancelled in [false, true].into_iter().cycle().take(10) {
-        let (server, proxy, store) = behind_proxy().await;
-        let locks = Locker::new(store);
+        let server = RedisServer::start();
+        let proxy = Proxy::start(server.addr());
+        // A connection that was left while it warms up would have a successor, whose bytes are not held.
+        let locks = Locker::new(store(&format!("{}?timeout=2s", proxy.url())).await);
         let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
         // The acquire's bytes are on their way for a long time; a second connection overtakes them.
         proxy.hold_present_requests();
         let acquire = locks.mutex("door").ttl(LONG).acquire();
         if cancelled {
-            assert!(timeout(OPERATION / 4, acquire).await.is_err());
-            timeout(PATIENCE, locks.flush_releases()).await.expect("the clean-up hangs");
+            // It may have failed by then.
+            assert!(!matches!(timeout(Duration::from_millis(100), acquire).await, Ok(Ok(_))), "its bytes were not held");
         } else {
-            assert!(matches!(acquire.await.unwrap().release().await.unwrap(), ReleaseOutcome::Released));
+            is_released(acquire.await.unwrap()).await;
         }
+        timeout(PATIENCE, locks.flush_releases()).await.expect("the clean-up hangs");
         proxy.heal();
         // They arrive now, at a server that has ended their connection.
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -76,7 +85,7 @@ async fn a_swallowed_reply_costs_no_lock() {
         // The first release ran unheard, the second finds nothing: no one can say more than that.
         let error = store.release(&held.lease(), Duration::ZERO).await.unwrap_err();
         assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true), "{error}");
-        assert!(server.command(&["GET", &name]).is_nil());
+        wait_until(PATIENCE, "the release", || server.command(&["GET", &name]).is_nil());
         proxy.heal();
     }
     assert!(!store.features().late_commands);
@@ -99,7 +108,8 @@ async fn a_given_token_after_a_swallowed_reply_is_unknown() {
     assert!(error.may_have_been_applied(), "{error}");
     proxy.heal();
     locks.flush_releases().await;
-    assert_eq!(server.cli("GET gate"), "fixed", "nothing may be cleared up that could be another's");
+    // Nothing may be cleared up that could be another's.
+    wait_until(PATIENCE, "the lease that stays", || server.cli("GET gate") == "fixed");
 }
 
 /// One half-dead connection does not cost the job, though the ttl is small: the renewal goes out again on a second.
@@ -108,7 +118,7 @@ async fn a_half_dead_connection_costs_no_lock() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
     let locks = Locker::new(store(&proxy.url()).await);
-    let guard = locks.mutex("door").ttl(Duration::from_secs(3)).acquire().await.unwrap();
+    let guard = locks.mutex("door").ttl(Duration::from_secs(6)).acquire().await.unwrap();
     for _ in 0..3 {
         // The next command is executed, and this connection says nothing ever after.
         proxy.swallow_reply(1);
@@ -120,9 +130,9 @@ async fn a_half_dead_connection_costs_no_lock() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        timeout(Duration::from_millis(2_500), renewed).await.expect("the renewal never got through");
+        timeout(PATIENCE, renewed).await.expect("the renewal never got through");
     }
-    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
+    is_released(guard).await;
 }
 
 /// Row 10, 19: a server that is stopped for less than the validity, then goes on with its data, loses nothing.
@@ -146,10 +156,10 @@ async fn a_server_that_comes_back_in_time_loses_nothing() {
     server.restart();
     held_again(&guard).await;
     guard.verify().await.unwrap();
-    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
+    is_released(guard).await;
 }
 
-async fn held_again(guard: &tenure::Guard) {
+async fn held_again(guard: &Guard) {
     let ends = || BootTime::now() + guard.lease_remaining();
     let before = ends() + Duration::from_millis(100);
     let again = async {
@@ -180,7 +190,7 @@ async fn loss_needs_no_answer() {
         let loss = timeout(PATIENCE, guard.lost()).await.expect("never told");
         let told = BootTime::now().since(begun);
         assert_eq!(loss, tenure::EndReason::Expired, "{fault}");
-        assert!(told < ttl, "{fault}: told after {told:?}, when another may hold");
+        assert!(told < ttl, "{fault}: told only after {told:?}");
     }
 }
 
@@ -195,7 +205,7 @@ async fn a_flush_is_noticed_at_the_next_renewal() {
     let flushed = BootTime::now();
     assert_eq!(timeout(PATIENCE, guard.lost()).await.unwrap(), tenure::EndReason::Gone);
     let took = BootTime::now().since(flushed);
-    assert!(took < ttl / 3 + ttl / 6, "noticed after {took:?}");
+    assert!(took < ttl / 3 + ttl / 6, "noticed only after {took:?}");
 }
 
 /// Whatever happens to the counter on a connection that stays, fences rise.
@@ -227,7 +237,7 @@ async fn fences_survive_lost_data() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fences_survive_a_demotion() {
     let (old, new) = (RedisServer::start(), RedisServer::start());
-    let store = store(&old.url()).await;
+    let store = store(&patient(&old.url())).await;
     let before = fence(&store, &request("a", LONG)).await;
     old.cli(&format!("REPLICAOF 127.0.0.1 {}", new.port()));
     let error = store.acquire(&request("b", LONG)).await.unwrap_err();
@@ -244,7 +254,7 @@ async fn large_counters_keep_their_digits() {
     let server = RedisServer::start();
     let near_the_end = (1_u64 << 53) - (1 << 20);
     server.cli(&format!("SET tenure:fence {near_the_end}"));
-    let store = store(&server.url()).await;
+    let store = store(&format!("{}?timeout=10s", server.url())).await;
     let held = request("a", LONG);
     assert_eq!(fence(&store, &held).await.counter(), near_the_end + 1);
     assert_eq!(fence(&store, &held).await.counter(), near_the_end + 3, "a failed SET NX counts, and so does the grant");
@@ -266,7 +276,7 @@ async fn large_counters_keep_their_digits() {
 async fn one_forbidden_lease_does_not_fail_its_batch() {
     let server = RedisServer::start();
     server.cli("ACL SETUSER app on >pw ~* +@all");
-    let store = store(&format!("redis://app:pw@127.0.0.1:{}", server.port())).await;
+    let store = store(&format!("redis://app:pw@{}?timeout=10s", server.addr())).await;
     let held: Vec<Request> =
         (0..250).map(|i| request(&format!("{}{i}", if i == 77 { "secret:" } else { "open:" }), LONG)).collect();
     for request in &held {
@@ -289,9 +299,9 @@ async fn one_forbidden_lease_on_a_slow_link_costs_no_other() {
     server.cli("ACL SETUSER app on >pw ~* +@all");
     let proxy = Proxy::start(server.addr());
     let locks = Locker::new(store(&format!("redis://app:pw@{}", proxy.addr())).await);
-    proxy.delay(Duration::from_millis(60));
+    proxy.delay(Duration::from_millis(90));
     let name = |i| format!("{}{i}", if i == 77 { "secret:" } else { "open:" });
-    let ttl = Duration::from_secs(4);
+    let ttl = Duration::from_secs(6);
     let guards = futures_util::future::join_all((0..100).map(|i| locks.mutex(name(i)).ttl(ttl).acquire())).await;
     server.cli("ACL SETUSER app resetkeys ~open:* ~tenure:*");
     tokio::time::sleep(ttl + Duration::from_secs(1)).await;
@@ -412,7 +422,7 @@ async fn a_look_survives_a_half_dead_connection() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn out_of_memory_holders_go_on() {
     let server = RedisServer::start();
-    let store = store(&server.url()).await;
+    let store = store(&patient(&server.url())).await;
     let (held, lingering) = (request("a", LONG), request("b", LONG));
     fence(&store, &held).await;
     fence(&store, &lingering).await;
@@ -473,14 +483,15 @@ async fn without_client_kill_the_clean_up_is_repeated() {
     let proxy = Proxy::start(server.addr());
     let ttl = Duration::from_secs(3);
     let locks = Locker::new(store(&format!("redis://app:pw@{}?timeout=400ms", proxy.addr())).await);
-    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    let _ = locks.mutex("warm").ttl(ttl).acquire().await.unwrap().release().await.unwrap();
     proxy.swallow_reply(1);
+    let started = BootTime::now();
     let guard = locks.mutex("door").ttl(ttl).acquire().await.unwrap();
     assert!(locks.store().features().late_commands, "the connection was left behind alive");
     drop(guard);
     // A late command of the lost connection takes the name again; the clean-up is still there to free it.
     wait_until(PATIENCE, "the first clean-up", || server.cli("EXISTS door") == "0");
-    let (seen_before, started) = (proxy.commands(), BootTime::now());
+    let seen_before = proxy.commands();
     timeout(PATIENCE, locks.flush_releases()).await.unwrap();
     let took = BootTime::now().since(started);
     assert!(took > ttl / 2, "settled after {took:?}, before the token's ttl has passed");
@@ -515,7 +526,7 @@ async fn a_restart_does_not_make_us_kill_strangers() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forgotten_scripts_are_sent_again() {
     let server = RedisServer::start();
-    let store = store(&server.url()).await;
+    let store = store(&patient(&server.url())).await;
     for i in 0..3 {
         let held = request(&format!("{i}"), LONG);
         server.cli("SCRIPT FLUSH");
@@ -551,9 +562,7 @@ async fn connection_churn_loses_no_lock() {
         tasks.spawn(async move {
             for i in 0..20 {
                 let guard = locks.mutex(format!("{task}-{i}")).ttl(LONG).acquire().await.unwrap();
-                // A release that was cut off may say that it does not know; it may not say that the lock was lost.
-                let release = guard.release().await.unwrap();
-                assert!(!matches!(release, ReleaseOutcome::WasLost), "{release:?}");
+                is_released(guard).await;
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         });

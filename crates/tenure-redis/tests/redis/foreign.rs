@@ -14,7 +14,8 @@ const NATIVE: [&str; 2] = ["", "?scheme=set-nx"];
 const REDISSON: [&str; 2] = ["?scheme=redisson", "?scheme=redisson-fair"];
 
 async fn open(server: &RedisServer, parameters: &str) -> std::sync::Arc<dyn Store> {
-    Options::parse(&format!("{}{parameters}", server.url())).unwrap().open().await.unwrap()
+    let separator = if parameters.is_empty() { "?" } else { "&" };
+    Options::parse(&format!("{}{parameters}{separator}timeout=10s", server.url())).unwrap().open().await.unwrap()
 }
 
 async fn refusal(store: &dyn Store, name: &str, share: Share) -> Error {

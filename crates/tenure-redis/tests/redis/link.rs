@@ -8,12 +8,12 @@ use futures_util::StreamExt;
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Error, ErrorKind, Lease, Locker, Name, Owner, Share};
 use tenure_redis::RedisStore;
-use tenure_testkit::{Proxy, RedisServer};
+use tenure_testkit::{Proxy, RedisServer, wait_until};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::{PATIENCE, store};
+use crate::{PATIENCE, patient, store};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -27,6 +27,18 @@ async fn acquire(store: &RedisStore, name: &str) -> Result<(), Error> {
         AcquireReply::Granted(_) => Ok(()),
         other => panic!("{other:?}"),
     }
+}
+
+/// Another name each time: a call that took one may have been too slow to hear of it.
+async fn comes_through(store: &RedisStore, name: &str) {
+    let through = async {
+        for n in 0.. {
+            if acquire(store, &format!("{name} {n}")).await.is_ok() {
+                break;
+            }
+        }
+    };
+    timeout(PATIENCE, through).await.expect("the store stays broken");
 }
 
 fn runtime() -> Runtime {
@@ -58,9 +70,11 @@ async fn a_connection_under_way_outlives_the_call_that_began_it() {
     let (before, begun) = (proxy.accepted(), Instant::now());
     let mut dropped = 0;
     while begun.elapsed() < Duration::from_secs(2) {
-        assert!(timeout(Duration::from_millis(5), acquire(&store, "b")).await.is_err(), "a stopped server answers");
+        let asked = timeout(Duration::from_millis(5), acquire(&store, "b")).await;
+        assert!(!matches!(asked, Ok(Ok(()))), "a stopped server answers");
         dropped += 1;
     }
+    wait_until(PATIENCE, "a connection", || proxy.accepted() > before);
     let more = proxy.accepted() - before;
     server.cont();
     assert!((1..=4).contains(&more), "{more} connections for {dropped} calls");
@@ -104,15 +118,16 @@ fn a_link_that_nobody_drives_is_replaced() {
                 while started.elapsed() < Duration::from_millis(400) {
                     let _ = timeout(Duration::from_millis(50), store.acquire(&request("b"))).await;
                 }
-                let outcome = timeout(Duration::from_millis(150), acquire(&store, "c")).await;
-                outcome.expect("the dead link is still in use").unwrap();
+                let started = Instant::now();
+                acquire(&store, "c").await.unwrap();
+                assert!(started.elapsed() < Duration::from_millis(150), "on the dead link it took {:?}", started.elapsed());
             } else {
                 acquire(&store, "c").await.unwrap();
             }
             // By now without a delay.
             let started = Instant::now();
             acquire(&store, "d").await.unwrap();
-            assert!(started.elapsed() < Duration::from_millis(150), "{:?}", started.elapsed());
+            assert!(started.elapsed() < Duration::from_millis(150), "took {:?}", started.elapsed());
         });
     }
 }
@@ -156,8 +171,9 @@ async fn a_blocked_thread_stalls_nobody_else() {
         blocked.blocking_recv().unwrap();
         runtime().block_on(async {
             for name in ["c", "d", "e"] {
-                let outcome = timeout(Duration::from_millis(800), acquire(&store, name)).await;
-                outcome.expect("stalled with the thread").unwrap();
+                let started = Instant::now();
+                acquire(&store, name).await.unwrap();
+                assert!(started.elapsed() < Duration::from_millis(800), "with the thread, {name} took {:?}", started.elapsed());
             }
         });
     });
@@ -188,7 +204,7 @@ fn a_stopped_server_costs_no_memory() {
 async fn calls_to_a_stopped_server() {
     let server = RedisServer::start();
     let store = store(&format!("{}?timeout=50ms", server.url())).await;
-    acquire(&store, "warm").await.unwrap();
+    comes_through(&store, "warm").await;
     server.stop();
     let end = Instant::now() + Duration::from_secs(5);
     let mut tasks = JoinSet::new();
@@ -209,15 +225,7 @@ async fn calls_to_a_stopped_server() {
     let grown = resident().saturating_sub(before) >> 10;
     assert!(grown < 24, "{grown} MB more");
     server.cont();
-    // Another name each time: a call that took one may have been too slow to hear of it.
-    let recovered = async {
-        for n in 0.. {
-            if acquire(&store, &format!("after {n}")).await.is_ok() {
-                break;
-            }
-        }
-    };
-    timeout(PATIENCE, recovered).await.expect("the store stays broken");
+    comes_through(&store, "after").await;
 }
 
 /// More than a link can get rid of is refused, and was not sent.
@@ -272,14 +280,14 @@ fn all_renewed(answers: &[Result<RenewReply, Error>]) {
 async fn a_slow_link_is_not_a_dead_one() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
-    let store = store(&format!("{}?timeout=4s", proxy.url())).await;
+    let store = store(&format!("{}?timeout=8s", proxy.url())).await;
     let leases = leases(&server, 1_000);
     all_renewed(&store.renew(&leases).await);
-    proxy.throttle(28_000);
+    proxy.throttle(14_000);
     let started = Instant::now();
     all_renewed(&store.renew(&leases).await);
     let took = started.elapsed();
-    assert!(took > Duration::from_secs(2), "slow it was not: {took:?}");
+    assert!(took > Duration::from_secs(4), "slow it was not: {took:?}");
     assert_eq!(proxy.accepted(), 1, "the link was replaced");
 }
 
@@ -288,10 +296,10 @@ async fn a_slow_link_is_not_a_dead_one() {
 async fn many_renewals_leave_room_for_others() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
-    let store = store(&format!("{}?timeout=8s", proxy.url())).await;
+    let store = store(&format!("{}?timeout=10s", proxy.url())).await;
     let leases = leases(&server, 20_000);
     acquire(&store, "warm").await.unwrap();
-    proxy.throttle(290_000);
+    proxy.throttle(300_000);
     let started = Instant::now();
     let renewal = tokio::spawn({
         let (store, leases) = (store.clone(), leases.clone());
@@ -302,8 +310,13 @@ async fn many_renewals_leave_room_for_others() {
     let beside = Instant::now();
     let (answers, renewed) = renewal.await.unwrap();
     all_renewed(&answers);
-    assert!(renewed - started > Duration::from_secs(4), "slow it was not: {:?}", renewed - started);
-    assert!(beside < renewed && renewed - beside > beside - started, "{:?}, {:?}", beside - started, renewed - started);
+    assert!(renewed - started > Duration::from_secs(5), "slow it was not: {:?}", renewed - started);
+    assert!(
+        beside < renewed && renewed - beside > beside - started,
+        "of {:?} the one beside took {:?}",
+        renewed - started,
+        beside - started
+    );
     assert_eq!(proxy.accepted(), 1, "the link was replaced");
 }
 
@@ -312,14 +325,13 @@ async fn many_renewals_leave_room_for_others() {
 async fn finished_renewals_count() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
-    let store = store(&format!("{}?timeout=1s", proxy.url())).await;
+    let store = store(&format!("{}?timeout=4s", proxy.url())).await;
     let leases = leases(&server, 10_000);
     all_renewed(&store.renew(&leases[..100]).await);
-    let answered = proxy.replies() + 40;
-    let renewal = tokio::spawn(async move { store.renew(&leases).await });
-    proxy.answered(answered).await;
-    proxy.black_hole();
-    let answers = timeout(PATIENCE, renewal).await.unwrap().unwrap();
+    // The fifth exchange stays on the way, and there is no second connection.
+    proxy.hold_request(41, LONG);
+    proxy.refuse();
+    let answers = timeout(PATIENCE, store.renew(&leases)).await.unwrap();
     let renewed = answers.iter().filter(|answer| matches!(answer, Ok(RenewReply::Renewed))).count();
     assert!((1_000..10_000).contains(&renewed) && renewed % 1_000 == 0, "{renewed} renewed");
 }
@@ -330,7 +342,7 @@ async fn finished_renewals_count() {
 async fn a_link_that_ended_unused_is_not_asked() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
-    let store = store(&proxy.url()).await;
+    let store = store(&patient(&proxy.url())).await;
     let given = request("a").with_owner(Owner::from_bytes(&b"given"[..])).with_generated(false);
     assert!(matches!(store.acquire(&given).await.unwrap(), AcquireReply::Granted(_)));
     let mut notices = store.watch(&request("b")).await.unwrap();

@@ -32,15 +32,18 @@ mod subject;
 mod users;
 mod wire;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use tenure::{EndReason, Guard};
 use tenure_redis::{Options, RedisStore};
-use tenure_testkit::{Proxy, RedisServer};
+use tenure_testkit::{Proxy, RedisServer, answered};
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(60);
 /// For what happens at once, on a machine that has other work.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Time for which a name is kept for the waiter that was handed it.
+const HANDOFF_TTL: Duration = Duration::from_millis(1_500);
 
 async fn store(url: &str) -> RedisStore {
     Options::parse(url).unwrap().connect().await.unwrap()
@@ -52,6 +55,18 @@ async fn behind_proxy() -> (RedisServer, Proxy, RedisStore) {
     let proxy = Proxy::start(server.addr());
     let store = store(&format!("{}?timeout=400ms", proxy.url())).await;
     (server, proxy, store)
+}
+
+/// The URL with a timeout that no pause outlasts. Nothing is sent twice then.
+fn patient(url: &str) -> String {
+    tenure_testkit::patient(url, "10s")
+}
+
+/// Verifies a guard that a release after `since` has handed over. Such a lease ends soon if its process stands still.
+async fn is_handed_over(guard: &Guard, since: Instant) {
+    let (verified, took) = (guard.verify().await, since.elapsed());
+    assert!(guard.end_reason() != Some(EndReason::Expired) || took < HANDOFF_TTL / 2, "verified only after {took:?}");
+    verified.unwrap();
 }
 
 /// Not a case: the workers of these tests begin here.

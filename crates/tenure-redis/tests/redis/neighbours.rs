@@ -1,7 +1,7 @@
 //! Locks of libraries that take several keys, or wake one another: keys and messages as they have them.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use tenure::store::{AcquireReply, Notice, ReleaseReply, RenewReply, Request, Store};
@@ -146,9 +146,11 @@ async fn a_release_wakes_as_the_library_does() {
     let store = open(&server, "python-redis-lock").await;
     for _ in 0..2 {
         let lease = take(&*store).await;
+        let began = Instant::now();
         assert_eq!(release(&*store, &lease).await, ReleaseReply::Released);
-        assert_eq!(server.command(&["LLEN", "lock-signal:door"]), 1);
-        assert!((1..=1_000).contains(&server.command(&["PTTL", "lock-signal:door"]).int()));
+        let [signals, left] = ["LLEN", "PTTL"].map(|asks| server.command(&[asks, "lock-signal:door"]).int());
+        let is_left = signals == 1 && (1..=1_000).contains(&left);
+        assert!(is_left || began.elapsed() >= Duration::from_secs(1), "{signals} signals for {left} ms");
         // One that held nothing wakes nobody.
         server.command(&["DEL", "lock-signal:door"]);
         assert_eq!(release(&*store, &lease).await, ReleaseReply::NotHeld);

@@ -154,7 +154,7 @@ async fn nothing_depends_on_what_is_noted() {
     // An owner token that the caller supplied may be another's, whose number is not known.
     release(&store, &held).await;
     let supplied = request(Share::MUTEX).with_owner("job-7".parse().unwrap()).with_generated(false);
-    let other = crate::store(&server.url()).await;
+    let other = crate::store(&crate::patient(&server.url())).await;
     fence(&other, &supplied).await;
     assert_eq!(server.cli("KEYS *").lines().count(), 2, "the name and the counter");
 }

@@ -11,7 +11,7 @@ use tenure_testkit::RedisServer;
 const LONG: Duration = Duration::from_secs(60);
 
 async fn open(url: &str) -> Arc<dyn Store> {
-    Options::parse(&format!("{url}?scheme=set-nx")).unwrap().open().await.unwrap()
+    Options::parse(&format!("{url}?scheme=set-nx&timeout=10s")).unwrap().open().await.unwrap()
 }
 
 fn lease(owner: &Owner) -> Lease {

@@ -6,17 +6,17 @@ use futures_util::StreamExt;
 use tenure::store::{AcquireReply, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{EndReason, ErrorKind, Fence, Guard, Locker, Name, Owner, Share, State};
 use tenure_redis::Options;
-use tenure_testkit::{RedisServer, Reply, wait_until};
+use tenure_testkit::{Proxy, RedisServer, Reply, wait_until};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::{LONG, PATIENCE, behind_proxy};
+use crate::{LONG, PATIENCE, store};
 
 /// A thread of a client of Redisson.
 const THEIRS: &str = "00d0c0f4-3b6b-4d1c-8b7e-7f1d6f6f2a11:48";
 
 async fn opened(server: &RedisServer, parameters: &str) -> std::sync::Arc<dyn Store> {
-    Options::parse(&format!("{}?scheme=redisson{parameters}", server.url())).unwrap().open().await.unwrap()
+    Options::parse(&format!("{}?timeout=10s&scheme=redisson{parameters}", server.url())).unwrap().open().await.unwrap()
 }
 
 fn asks(name: &str) -> Request {
@@ -276,7 +276,9 @@ async fn a_map_is_no_lock_to_release() {
 /// The first try had no answer, so it may have been applied. The error still says so when it also names the lock.
 #[tokio::test]
 async fn a_lock_that_is_named_leaves_open_what_was_open() {
-    let (server, proxy, store) = behind_proxy().await;
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let store = store(&format!("{}?timeout=4s", proxy.url())).await;
     let warm = asks("warm");
     fence_of(&store, &warm).await;
     release(&store, &warm).await;
@@ -503,11 +505,11 @@ async fn permits_outlive_their_semaphore() {
     let server = RedisServer::start();
     let store = opened(&server, "").await;
     let permits = || asks("pool").with_share(Share::permits(2, 2).unwrap());
-    assert_eq!(server.command(&["SET", "pool", "2", "PX", "300"]), "OK");
+    assert_eq!(server.command(&["SET", "pool", "2", "PX", "3000"]), "OK");
     let held = permits();
     fence_of(&*store, &held).await;
     // As Redisson does with each of its own acquisitions.
-    assert_eq!(server.command(&["PEXPIRE", "{pool}:timeout", "300"]), 1);
+    assert_eq!(server.command(&["PEXPIRE", "{pool}:timeout", "2000"]), 1);
     assert!(matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Renewed)]));
     tenure_testkit::wait_until(PATIENCE, "the end of the semaphore", || server.command(&["EXISTS", "pool"]) == 0);
     assert!(matches!(store.acquire(&permits()).await.unwrap(), AcquireReply::Busy(_)));
@@ -632,7 +634,7 @@ async fn a_crowd_of_the_dead_in_the_queue_is_passed_soon() {
     }
     let began = std::time::Instant::now();
     while !matches!(store.acquire(&asks("door")).await.unwrap(), AcquireReply::Granted(_)) {}
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(3), "took {:?}", began.elapsed());
 }
 
 /// Two names whose keys beside them are the same would be served for each other.

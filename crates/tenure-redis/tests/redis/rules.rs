@@ -1,6 +1,6 @@
 //! Rules of the Redis store that nothing else would miss: without one of them a name is orphaned, freed for another, or asked for too often.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Lease, Locker, MemoryStore, Name, Owner, ReleaseOutcome, Share};
@@ -9,7 +9,7 @@ use tenure_testkit::{Proxy, RedisServer, wait_until};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::{LONG, PATIENCE, behind_proxy, store};
+use crate::{LONG, PATIENCE, answered, behind_proxy, patient, store};
 
 /// For how long a connection trusts the counter that it has raised, and a little more.
 const TRUST: Duration = Duration::from_millis(1_050);
@@ -39,7 +39,8 @@ async fn takes(store: &RedisStore, request: &Request) {
 }
 
 async fn warms_up(locks: &Locker) {
-    assert!(matches!(locks.mutex("warm").acquire().await.unwrap().release().await.unwrap(), ReleaseOutcome::Released));
+    let released = locks.mutex("warm").acquire().await.unwrap().release().await;
+    assert!(matches!(answered(released), ReleaseOutcome::Released));
 }
 
 /// The store has the server end a connection that was given up, though its first replacement never came about. An acquire that is
@@ -69,9 +70,9 @@ async fn a_given_value_is_given_up_once() {
         let server = RedisServer::start();
         let proxy = Proxy::start(server.addr());
         let store = Options::parse(&format!("{}?timeout=400ms&scheme={scheme}", proxy.url())).unwrap().open().await.unwrap();
-        let others = Options::parse(&format!("{}?scheme={scheme}", server.url())).unwrap().open().await.unwrap();
+        let others = Options::parse(&patient(&format!("{}?scheme={scheme}", server.url()))).unwrap().open().await.unwrap();
         let given = || request("door").with_owner(Owner::from_bytes(&b"fixed"[..])).with_generated(false);
-        assert!(matches!(store.acquire(&given()).await.unwrap(), AcquireReply::Granted(_)), "{scheme}");
+        assert!(matches!(others.acquire(&given()).await.unwrap(), AcquireReply::Granted(_)), "{scheme}: a free name");
         // So that the connection knows which commands and scripts the server has.
         let _ = store.release(&lease(&request("warm")), Duration::ZERO).await.unwrap();
         proxy.swallow_reply(1);
@@ -80,9 +81,7 @@ async fn a_given_value_is_given_up_once() {
             async move { store.release(&lease(&given()), Duration::ZERO).await }
         });
         let is_free = async || others.inspect(Some(&given().name)).await.unwrap().is_empty();
-        while !is_free().await {
-            assert!(!releasing.is_finished(), "{scheme}: {releasing:?}");
-        }
+        timeout(PATIENCE, async { while !is_free().await {} }).await.expect("it is never released");
         assert!(matches!(others.acquire(&given()).await.unwrap(), AcquireReply::Granted(_)), "{scheme}");
         let error = releasing.await.unwrap().unwrap_err();
         assert!(error.may_have_been_applied(), "{scheme}: {error}");
@@ -131,28 +130,37 @@ async fn a_foreign_holder_is_looked_at_often() {
 /// Tasks that take different names at once do not fail each other's numbers: no grant costs a script.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn tasks_of_one_process_take_names_without_a_script() {
-    let server = RedisServer::start();
-    let store = store(&server.url()).await;
-    takes(&store, &request("warm")).await;
-    server.cli("CONFIG RESETSTAT");
-    let mut tasks = JoinSet::new();
-    for task in 0..64 {
-        let store = store.clone();
-        tasks.spawn(async move {
-            for round in 0..16 {
-                takes(&store, &request(&format!("{task} {round}"))).await;
-            }
-        });
+    // On a slow machine they take longer than the counter is trusted.
+    let mut took = Duration::ZERO;
+    for _ in 0..10 {
+        let server = RedisServer::start();
+        let store = store(&patient(&server.url())).await;
+        let began = Instant::now();
+        takes(&store, &request("warm")).await;
+        server.cli("CONFIG RESETSTAT");
+        let mut tasks = JoinSet::new();
+        for task in 0..64 {
+            let store = store.clone();
+            tasks.spawn(async move {
+                for round in 0..16 {
+                    takes(&store, &request(&format!("{task} {round}"))).await;
+                }
+            });
+        }
+        while let Some(task) = tasks.join_next().await {
+            task.unwrap();
+        }
+        took = began.elapsed();
+        let stats = server.cli("INFO commandstats");
+        let is_script = |line: &&str| ["cmdstat_eval", "cmdstat_fcall"].iter().any(|name| line.starts_with(name));
+        let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok();
+        let scripts: u64 = stats.lines().filter(is_script).filter_map(calls).sum();
+        if scripts < 10 {
+            return;
+        }
+        assert!(took >= Duration::from_secs(1), "{scripts} scripts for 1,024 grants in {took:?}");
     }
-    while let Some(task) = tasks.join_next().await {
-        task.unwrap();
-    }
-    let stats = server.cli("INFO commandstats");
-    let is_script = |line: &&str| ["cmdstat_eval", "cmdstat_fcall"].iter().any(|name| line.starts_with(name));
-    let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok();
-    // Those that raise the counter, where a slow machine takes more than a second.
-    let scripts: u64 = stats.lines().filter(is_script).filter_map(calls).sum();
-    assert!(scripts < 10, "{scripts} scripts for 1,024 grants");
+    panic!("1,024 grants took {took:?}");
 }
 
 /// Each lease has its own answer, in the caller's order, whatever kinds there are among them and whichever is refused.
@@ -160,7 +168,7 @@ async fn tasks_of_one_process_take_names_without_a_script() {
 async fn renewals_are_answered_in_the_order_of_the_leases() {
     let server = RedisServer::start();
     server.cli("ACL SETUSER app on >pw ~* &* +@all");
-    let store = store(&format!("redis://app:pw@{}", server.addr())).await;
+    let store = store(&patient(&format!("redis://app:pw@{}", server.addr()))).await;
     let kinds = [Share::MUTEX, Share::READ, Share::permits(1, 3).unwrap()];
     let all: Vec<Request> =
         (0..12).map(|i| request(&format!("{}{i}", if i == 4 { "secret:" } else { "open:" })).with_share(kinds[i % 3])).collect();
@@ -186,7 +194,7 @@ async fn renewals_are_answered_in_the_order_of_the_leases() {
 #[tokio::test]
 async fn another_kind_of_lock_is_refused_in_the_words_of_every_store() {
     let server = RedisServer::start();
-    let (redis, memory) = (store(&format!("{}?prefix=app:", server.url())).await, MemoryStore::new());
+    let (redis, memory) = (store(&patient(&format!("{}?prefix=app:", server.url()))).await, MemoryStore::new());
     let shares = [Share::MUTEX, Share::permits(1, 3).unwrap(), Share::permits(2, 5).unwrap(), Share::READ];
     for (at, held) in shares.into_iter().enumerate() {
         let holder = request(&format!("door {at}")).with_share(held);
@@ -209,7 +217,7 @@ async fn another_kind_of_lock_is_refused_in_the_words_of_every_store() {
 #[tokio::test]
 async fn another_kind_than_is_waited_for_is_refused_in_the_words_of_every_store() {
     let server = RedisServer::start();
-    let (redis, memory) = (store(&server.url()).await, MemoryStore::new());
+    let (redis, memory) = (store(&patient(&server.url())).await, MemoryStore::new());
     let join = Enqueue::Join { entry_ttl: LONG, handoff_ttl: LONG };
     let (holder, waiter) = (request("door"), request("door").with_enqueue(join));
     for store in [&redis as &dyn Store, &memory] {

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use tenure::store::{AcquireReply, Notice, Request, Store};
-use tenure::{Error, ErrorKind, Fence, Locker, Name, Owner, Share};
+use tenure::{EndReason, Error, ErrorKind, Fence, Locker, Name, Owner, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::redis::SERVICE;
 use tenure_testkit::{Certificates, Proxy, RedisServer, SentinelGroup, free_port, wait_until};
 use tokio::time::timeout;
 
 use crate::pretender::listens_as;
-use crate::{LONG, PATIENCE, store};
+use crate::{LONG, PATIENCE, patient, store};
 
 /// Longer than any failover here.
 const FAILOVER: Duration = Duration::from_secs(30);
@@ -120,10 +120,10 @@ async fn sentinels_and_servers_speak_tls() {
 async fn a_killed_master_is_followed_by_the_next() {
     let group = SentinelGroup::start();
     let store = store(&format!("{}?timeout=400ms", group.url())).await;
-    let locks = Locker::builder(store.clone()).ttl(Duration::from_secs(6)).build().unwrap();
+    let locks = Locker::builder(store.clone()).ttl(LONG).build().unwrap();
     let guard = locks.mutex("door").acquire().await.unwrap();
     let before = guard.fence().unwrap();
-    assert_eq!(group.servers[0].cli("WAIT 2 5000"), "2");
+    group.servers[0].wait_for_copies(2);
     assert!(!store.features().late_commands);
     group.servers[0].kill();
     let next = group.wait_for_another(0);
@@ -138,7 +138,7 @@ async fn a_killed_master_is_followed_by_the_next() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_read_only_is_left() {
     let group = SentinelGroup::start();
-    let store = store(&group.url()).await;
+    let store = store(&patient(&group.url())).await;
     let before = takes(&store, "door").await.unwrap();
     for sentinel in &group.sentinels {
         sentinel.cli(&format!("SENTINEL REMOVE {SERVICE}"));
@@ -252,12 +252,20 @@ async fn the_largest_epoch_counts() {
     let cut_off = sentinel_of(old.addr());
     let url = format!("redis+sentinel://127.0.0.1:{},", cut_off.port());
     let url = group.url().replace("redis+sentinel://", &url);
+    let mut at_old = 0;
     for turn in 0..20 {
         let name = format!("door {turn}");
+        let began = Instant::now();
         takes(&store(&url).await, &name).await.unwrap();
-        assert_eq!(old.command(&["EXISTS", &name]), tenure_testkit::Reply::Int(0), "it is at the old master");
-        assert_eq!(group.servers[next].command(&["EXISTS", &name]), tenure_testkit::Reply::Int(1));
+        let took = began.elapsed();
+        let is_at = |server: &RedisServer| server.command(&["EXISTS", &name]) == 1;
+        // The others have so long to answer.
+        assert!(!is_at(&old) || took >= Duration::from_millis(50), "it is at the old master, after {took:?}");
+        at_old += u32::from(is_at(&old));
+        assert_ne!(is_at(&old), is_at(&group.servers[next]));
     }
+    // On a slow machine the others may answer too late.
+    assert!(at_old <= 3, "{at_old} of 20 were at the old master");
 }
 
 /// The sentinel that is listened to is cut off from the others: it answers, names the old master and hears of nothing. The others
@@ -379,8 +387,13 @@ async fn masters_die(kills: usize, within: Duration) -> bool {
             timeout(ttl, guard.lost()).await.expect("the holder was not notified");
             lost += 1;
         } else {
-            guard.verify().await.unwrap();
-            kept += 1;
+            let verified = guard.verify().await;
+            if guard.end_reason() == Some(EndReason::Expired) {
+                lost += 1;
+            } else {
+                verified.unwrap();
+                kept += 1;
+            }
         }
         drop(guard);
         if kill + 1 < kills {

@@ -1,15 +1,12 @@
 //! Users of a Redis with fewer rights than ours, and what each can and cannot do to locks. See GUARANTEES.md, "Who may do what".
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure::{Acquire, EndReason, ErrorKind, Locker, ReleaseOutcome};
 use tenure_testkit::{Client, RedisServer, Reply, wait_until};
 use tokio::time::timeout;
 
-use crate::{LONG, PATIENCE};
-
-/// Time for which a name is kept for the waiter that was handed it.
-const HANDOFF_TTL: Duration = Duration::from_millis(1_500);
+use crate::{HANDOFF_TTL, LONG, PATIENCE, answered, is_handed_over, patient};
 
 /// A server with a user of these rights, and that user's own connection.
 fn server_of(rights: &str) -> (RedisServer, Client) {
@@ -27,11 +24,11 @@ fn forbidden(client: &mut Client, line: &str) {
 }
 
 async fn locks(server: &RedisServer, parameters: &str) -> Locker {
-    tenure_redis::connect(&format!("{}{parameters}", server.url())).await.unwrap()
+    tenure_redis::connect(&patient(&format!("{}{parameters}", server.url()))).await.unwrap()
 }
 
 async fn users_locks(server: &RedisServer, parameters: &str) -> Locker {
-    tenure_redis::connect(&format!("redis://user:pw@{}{parameters}", server.addr())).await.unwrap()
+    tenure_redis::connect(&patient(&format!("redis://user:pw@{}{parameters}", server.addr()))).await.unwrap()
 }
 
 /// Every kind of lock of these names is taken, waited for, handed over and given up, between two processes.
@@ -44,10 +41,11 @@ async fn works(ours: &Locker, theirs: &Locker, names: &[&str]) {
         let waiting = tokio::spawn(async move { waits.acquire().await.unwrap() });
         let entry = async || ours.store().inspect(Some(held.name())).await.unwrap();
         while entry().await[0].waiters.is_empty() {}
-        assert!(matches!(held.release().await.unwrap(), ReleaseOutcome::Released), "{name}");
+        let since = Instant::now();
+        assert!(matches!(answered(held.release().await), ReleaseOutcome::Released), "{name}");
         let next = timeout(PATIENCE, waiting).await.expect("it is not handed over").unwrap();
-        next.verify().await.unwrap();
-        assert!(matches!(next.release().await.unwrap(), ReleaseOutcome::Released), "{name}");
+        is_handed_over(&next, since).await;
+        assert!(matches!(answered(next.release().await), ReleaseOutcome::Released), "{name}");
     }
 }
 
@@ -77,9 +75,10 @@ async fn who_may_read_and_publish_changes_no_lock() {
     }
     assert!(!waiting.is_finished());
     assert_eq!(server.cli(&format!("ZRANGE {queue} 0 -1")), waiter, "its place");
-    assert!(matches!(held.release().await.unwrap(), ReleaseOutcome::Released));
+    let since = Instant::now();
+    assert!(matches!(answered(held.release().await), ReleaseOutcome::Released));
     let next = timeout(Duration::from_secs(5), waiting).await.expect("it is not handed over").unwrap();
-    next.verify().await.unwrap();
+    is_handed_over(&next, since).await;
 }
 
 /// One prefix is a world of its own: all works in it, nothing outside can be touched, and the counter outside is another.
@@ -155,8 +154,11 @@ async fn who_may_use_one_name_reaches_no_other_but_the_counter() {
     assert!(error.to_string().contains("delete the key tenure:fence"), "{error}");
     held.verify().await.unwrap();
     server.cli("DEL tenure:fence");
-    assert!(matches!(held.release().await.unwrap(), ReleaseOutcome::Released));
-    timeout(PATIENCE, waiting).await.expect("it is not handed over").unwrap().verify().await.unwrap();
+    let since = Instant::now();
+    assert!(matches!(answered(held.release().await), ReleaseOutcome::Released));
+    let next = timeout(PATIENCE, waiting).await.expect("it is not handed over").unwrap();
+    is_handed_over(&next, since).await;
+    drop(next);
     let _ = ours.mutex("attic").acquire().await.unwrap();
 }
 
@@ -167,9 +169,10 @@ async fn who_may_use_one_name_reaches_no_other_but_the_counter() {
 async fn who_may_write_a_queue_has_others_publish() {
     let (server, mut user) = server_of("%R~* ~door ~{????}:[qps]:door -@all +@read +@write +auth");
     let (theirs, ours) = (locks(&server, "").await, locks(&server, "").await);
-    let (door, gate) = (theirs.mutex("door").acquire().await.unwrap(), theirs.mutex("gate").ttl(LONG).acquire().await.unwrap());
+    let (mut door, gate) =
+        (theirs.mutex("door").acquire().await.unwrap(), theirs.mutex("gate").ttl(LONG).acquire().await.unwrap());
     let acquire = ours.mutex("gate").ttl(LONG);
-    let waiting = tokio::spawn(async move { acquire.acquire().await.unwrap() });
+    let mut waiting = tokio::spawn(async move { acquire.acquire().await.unwrap() });
     wait_until(PATIENCE, "the waiter", || !server.cli("KEYS *:q:gate").is_empty());
     let queue = server.cli("KEYS *:q:gate");
     let mut run = |words: &[&str]| user.command(words).unwrap();
@@ -178,15 +181,33 @@ async fn who_may_write_a_queue_has_others_publish() {
     let channel = place.rsplit(' ').next().unwrap().to_owned();
     // The tag of the other name is known to anybody who has waited for it.
     let other = theirs.mutex("door");
-    let waits = tokio::spawn(async move { other.wait(Duration::from_millis(300)).acquire().await.map(drop) });
-    wait_until(PATIENCE, "the other queue", || !server.cli("KEYS *:q:door").is_empty());
-    let line = server.cli("KEYS *:q:door");
-    assert!(waits.await.unwrap().is_err());
-    assert_eq!(run(&["ZADD", &line, "-1", &waiter]), 1);
-    run(&["HSET", &line.replacen(":q:", ":p:", 1), &waiter, &format!("99999999999999 1500 2500 1 1 {channel}")]);
+    let waits = tokio::spawn(async move { other.acquire().await.map(drop) });
+    let mut line = String::new();
+    wait_until(PATIENCE, "the other queue", || {
+        line = server.cli("KEYS *:q:door");
+        !line.is_empty()
+    });
+    waits.abort();
+    assert!(waits.await.unwrap_err().is_cancelled());
+    theirs.flush_releases().await;
+    let began = Instant::now();
+    let guard = loop {
+        assert_eq!(run(&["ZADD", &line, "-1", &waiter]), 1);
+        run(&["HSET", &line.replacen(":q:", ":p:", 1), &waiter, &format!("99999999999999 1500 2500 1 1 {channel}")]);
+        assert!(matches!(answered(door.release().await), ReleaseOutcome::Released));
+        // Too long after its last heartbeat a push is only a reason for the next one.
+        if let Ok(guard) = timeout(HANDOFF_TTL / 5, &mut waiting).await {
+            break guard.unwrap();
+        }
+        assert!(began.elapsed() < PATIENCE, "nobody published for it");
+        door = theirs.mutex("door").acquire().await.unwrap();
+    };
     forbidden(&mut user, &format!("PUBLISH {channel} x"));
-    assert!(matches!(door.release().await.unwrap(), ReleaseOutcome::Released));
-    let guard = timeout(PATIENCE, waiting).await.expect("nobody published for it").unwrap();
-    assert_eq!(timeout(HANDOFF_TTL, guard.lost()).await.expect("it is valid for longer than a handoff_ttl"), EndReason::Gone);
+    let granted = Instant::now();
+    let end = timeout(PATIENCE, guard.lost()).await.expect("it stays valid");
+    let took = granted.elapsed();
+    // Without an answer to its renewals it expires.
+    assert!(end == EndReason::Gone || took >= HANDOFF_TTL / 3, "{end:?} after {took:?}");
+    assert!(end == EndReason::Gone && took < HANDOFF_TTL, "{end:?} only after {took:?}");
     gate.verify().await.unwrap();
 }

@@ -14,7 +14,7 @@ use tenure_testkit::{Proxy, RedisServer};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::{LONG, store};
+use crate::{LONG, PATIENCE, store};
 
 /// Less than the time to a heartbeat, by which a waiter finds out that it was not notified.
 const SOON: Duration = Duration::from_millis(800);
@@ -25,7 +25,7 @@ fn request(name: &str) -> Request {
 }
 
 fn joining(name: &str) -> Request {
-    let place = Enqueue::Join { entry_ttl: Duration::from_millis(2_500), handoff_ttl: Duration::from_millis(1_500) };
+    let place = Enqueue::Join { entry_ttl: LONG, handoff_ttl: LONG };
     request(name).with_enqueue(place)
 }
 
@@ -55,12 +55,15 @@ async fn whoever_listens_is_woken() {
         let notices = here.watch(&waiting).await.unwrap();
         assert!(matches!(here.acquire(&waiting).await.unwrap(), AcquireReply::Busy(busy) if busy.position == Some(0)));
         let waiter = asleep(notices).await;
+        let since = Instant::now();
         if cut {
             proxy.cut();
         } else {
             assert_eq!(there.release(&held.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
         }
-        let told = timeout(SOON, waiter).await.expect("it sleeps on").unwrap().unwrap();
+        let told = timeout(PATIENCE, waiter).await.expect("it sleeps on").unwrap().unwrap();
+        let took = since.elapsed();
+        assert!(took < SOON, "told only after {took:?}");
         assert_eq!(matches!(told, Notice::Granted { .. }), !cut, "{told:?}");
     }
 }
@@ -70,7 +73,7 @@ async fn whoever_listens_is_woken() {
 async fn a_broken_connection_is_replaced_by_one() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
-    let store = store(&proxy.url()).await;
+    let store = store(&format!("{}?timeout=10s", proxy.url())).await;
     takes(&store, &request("warm")).await;
     proxy.cut();
     let all: Vec<Request> = (0..64).map(|task| request(&task.to_string())).collect();
@@ -83,7 +86,7 @@ async fn a_broken_connection_is_replaced_by_one() {
 async fn pushes_do_not_keep_a_dead_connection_alive() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
-    let store = store(&format!("{}?timeout=1s", proxy.url())).await;
+    let store = store(&format!("{}?timeout=4s", proxy.url())).await;
     takes(&store, &request("warm")).await;
     let _notices = store.watch(&request("door")).await.unwrap();
     let channel = server.cli("PUBSUB CHANNELS *tenure:wake:*");
@@ -140,12 +143,12 @@ async fn without_leave_to_kill_commands_may_be_late() {
     let server = RedisServer::start();
     server.cli("ACL SETUSER app on >pw ~* &* +@all -client|kill");
     let proxy = Proxy::start(server.addr());
-    let locks = Locker::new(store(&format!("redis://app:pw@{}?timeout=400ms", proxy.addr())).await);
+    let locks = Locker::new(store(&format!("redis://app:pw@{}?timeout=4s", proxy.addr())).await);
     drop(locks.mutex("warm").acquire().await.unwrap());
     locks.flush_releases().await;
     assert!(!locks.store().features().late_commands);
     proxy.swallow_reply(1);
-    drop(locks.mutex("door").ttl(Duration::from_secs(3)).acquire().await.unwrap());
+    drop(locks.mutex("door").ttl(LONG).acquire().await.unwrap());
     assert!(locks.store().features().late_commands, "the connection was left behind alive");
 }
 

@@ -101,9 +101,11 @@ impl<L: Locks> Sessions<L> {
     pub(crate) async fn get(&self, end: Instant) -> Result<Arc<LiveOf<L>>, Error> {
         let live = self.any(end).await?;
         let buried = self.state().buried.clone();
+        // The rest is for what is asked for.
+        let until = Instant::now() + end.saturating_duration_since(Instant::now()) / 2;
         for session in buried.iter().filter(|session| session.server == live.session.server) {
             // If it stays, what is asked for next is busy.
-            let _ = self.end_on(&live, session, end).await;
+            let _ = self.end_on(&live, session, until, end).await;
         }
         Ok(live)
     }
@@ -173,17 +175,18 @@ impl<L: Locks> Sessions<L> {
     /// Ends a session, and returns whether it was still there.
     pub(crate) async fn end_session(&self, session: &Session, end: Instant) -> Result<bool, Error> {
         let live = self.any(end).await?;
-        let was_there = self.end_on(&live, session, end).await;
+        let was_there = self.end_on(&live, session, end, end).await;
         self.give_back(live);
         was_there
     }
 
-    async fn end_on(&self, live: &LiveOf<L>, session: &Session, end: Instant) -> Result<bool, Error> {
+    /// Ends a session. Looks until then whether it is over.
+    async fn end_on(&self, live: &LiveOf<L>, session: &Session, until: Instant, end: Instant) -> Result<bool, Error> {
         if live.session.server != session.server {
             let what = format!("the server {} does not answer, and a session there may hold the lock", session.server);
             return Err(Error::unreachable(what).maybe_applied());
         }
-        let ended = self.on(live, end, end_session(self.locks().server(), &live.client, session)).await;
+        let ended = self.on(live, end, end_session(self.locks().server(), &live.client, session, until)).await;
         if let Some(was_there) = ended.map_err(|failed| failed.error)? {
             self.state().buried.retain(|buried| buried != session);
             return Ok(was_there);

@@ -78,12 +78,18 @@ impl Options {
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
     pub fn parse(url: &str) -> Result<Self, Error> {
-        let (address, parameters) = url.split_once('?').unwrap_or((url, ""));
+        // Of another scheme the words would be read, and an unknown one is shown: it may have the password in it.
+        let is_url = |scheme: &str| ["postgres", "postgresql"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+        let Some((_, rest)) = url.split_once("://").filter(|(scheme, _)| is_url(scheme)) else {
+            return Err(Error::invalid("the store URL cannot be read").with_hint(format!("it looks like {FORMS}")));
+        };
+        let (address, parameters) = rest.split_once('?').unwrap_or((rest, ""));
         let (settings, others) = Settings::read(parameters, &KNOWN, &OTHERS)?;
         let unread = |error: tokio_postgres::Error| {
             Error::invalid("the store URL cannot be read").with_source(error).with_hint(format!("it looks like {FORMS}"))
         };
-        let address = if others.is_empty() { address.to_owned() } else { format!("{address}?{}", others.join("&")) };
+        let parameters = if others.is_empty() { String::new() } else { format!("?{}", others.join("&")) };
+        let address = format!("postgres://{address}{parameters}");
         let mut config: Config = address.parse().map_err(unread)?;
         if config.get_hosts().is_empty() {
             return Err(Error::invalid("the store URL has no host").with_hint(format!("write e.g. {FORMS}")));

@@ -56,8 +56,8 @@ impl Failure {
         match self {
             Self::Described(error) => error,
             Self::Sql(error) => describe(path, error),
-            Self::Replaced => Error::unavailable(format!("the lock file {} is replaced again and again", path.display()))
-                .with_hint("end the program that deletes or replaces it"),
+            Self::Replaced => Error::unavailable(format!("the lock file {} was another one at each try", path.display()))
+                .with_hint("try again; if it stays so, end the program that deletes or replaces it"),
             // The last page may have reached the file before the error did: a process that recovers
             // the file after a crash would find the commit there. A full disk cannot have taken it.
             Self::Commit(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => describe(path, error),

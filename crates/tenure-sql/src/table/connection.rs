@@ -26,8 +26,10 @@ const SILENCE: Duration = Duration::from_millis(100);
 /// Limit of an attempt to connect for which nobody waits any more.
 const CONTACT: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether a predecessor's session has ended, and the pause between.
-const LOOKS: u32 = 20;
+/// For how long a new connection looks whether a predecessor's session has ended.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The pause between two looks whether a session has ended.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A database as this module sees it.
@@ -430,7 +432,8 @@ impl<S: Server> Inner<S> {
         let mut ended = Vec::new();
         for predecessor in predecessors {
             let same_server = link.session.as_ref().is_some_and(|session| session.server == predecessor.server);
-            if same_server && matches!(end_session(&self.server, &link.client, &predecessor).await, Ok(Some(_))) {
+            let until = Instant::now() + LOOK;
+            if same_server && matches!(end_session(&self.server, &link.client, &predecessor, until).await, Ok(Some(_))) {
                 ended.push(predecessor);
             }
         }
@@ -438,15 +441,22 @@ impl<S: Server> Inner<S> {
     }
 }
 
-/// Ends a session, and looks until it is over. Returns whether it was still there, or nothing if it stays.
-pub(crate) async fn end_session<S: Server>(server: &S, client: &S::Client, session: &Session) -> Result<Option<bool>, Failed> {
-    for look in 0..LOOKS {
-        if server.end_session(client, session).await? {
-            return Ok(Some(look > 0));
+/// Ends a session, and looks until it is over. Returns whether it was still there, or nothing if it stays until then.
+pub(crate) async fn end_session<S: Server>(
+    server: &S,
+    client: &S::Client,
+    session: &Session,
+    until: Instant,
+) -> Result<Option<bool>, Failed> {
+    let mut was_there = false;
+    while !server.end_session(client, session).await? {
+        was_there = true;
+        if until.saturating_duration_since(Instant::now()) <= PAUSE {
+            return Ok(None);
         }
         tokio::time::sleep(PAUSE).await;
     }
-    Ok(None)
+    Ok(Some(was_there))
 }
 
 /// The end of a statement that has no limit of its own: its caller waits for less.

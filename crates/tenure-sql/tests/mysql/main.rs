@@ -42,7 +42,7 @@ const EXCEPTIONS: &[&[&str]] = &[exceptions::NO_FOREIGN_LOCKS, exceptions::NO_PU
 
 /// A timeout that leaves time for others beside a locked row. MySQL waits for it a second or two.
 fn timeout_beside_a_lock() -> &'static str {
-    if Server::is_mysql() { "5s" } else { "1s" }
+    "5s"
 }
 
 /// The transactions that are open, of all tests.

@@ -41,7 +41,7 @@ pub(crate) fn end_session_of(server: &Server, space: &str, name: &str) {
 
 /// The numbers of the sessions of all clients, without the one that asks.
 pub(crate) fn sessions(server: &Server) -> Vec<String> {
-    server.sql("SELECT id FROM information_schema.processlist WHERE user = 'root' AND id <> CONNECTION_ID()")
+    server.sql("SELECT id FROM information_schema.processlist WHERE db = 'locks' AND id <> CONNECTION_ID()")
 }
 
 /// The names of the client are ours. MariaDB tells upper case from lower.

@@ -6,8 +6,9 @@ use tenure::Owner;
 use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply};
 use tenure_sql::mysql::Options;
 
+use crate::outages::settled;
 use crate::requests::{busy, granted, joining, lease, owner, request};
-use crate::{Server, open};
+use crate::{PATIENCE, Server, open};
 
 /// All that a client does, on a server with settings of its own.
 async fn works(server: &Server) {
@@ -20,7 +21,7 @@ async fn works(server: &Server) {
     assert_eq!(busy(&theirs, &request("c", &owner())).await.holder.unwrap().owner, held);
     let renewed = ours.renew(&["a", "b", "c"].map(|name| lease(name, &held))).await;
     assert!(renewed.iter().all(|answer| *answer.as_ref().unwrap() == RenewReply::Renewed), "{renewed:?}");
-    let waits = joining("c");
+    let waits = joining("c").with_enqueue(Enqueue::Join { entry_ttl: PATIENCE, handoff_ttl: PATIENCE });
     assert_eq!(busy(&theirs, &waits).await.position, Some(0));
     assert_eq!(ours.release(&lease("c", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     granted(&theirs, &waits.with_enqueue(Enqueue::Heartbeat)).await;
@@ -69,7 +70,7 @@ async fn what_is_not_committed_is_not_read() {
     std::thread::scope(|scope| {
         let writes = "START TRANSACTION; UPDATE locks.locks SET owner = 'stranger' WHERE name = 'x'; DO SLEEP(2); ROLLBACK";
         scope.spawn(|| server.sql(writes));
-        let deadline = Instant::now() + crate::PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         while server.sql("SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'DO SLEEP%'") == ["0"] {
             assert!(Instant::now() < deadline, "it does not write");
         }
@@ -159,5 +160,5 @@ async fn rights_on_the_rows_are_enough() {
     let given = request("y", &owner()).with_generated(false);
     assert!(store.acquire(&given).await.unwrap_err().may_have_been_applied());
     assert!(store.inspect(None).await.unwrap().is_empty());
-    assert!(!store.features().late_commands, "its session has ended");
+    settled(&proxy, &store).await;
 }

@@ -44,7 +44,7 @@ const EXCEPTIONS: &[&[&str]] = &[exceptions::NO_FOREIGN_LOCKS];
 
 /// A timeout that leaves time for others beside a locked row.
 fn timeout_beside_a_lock() -> &'static str {
-    "1s"
+    "5s"
 }
 
 /// The transactions that are open, of all tests.

@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Store};
 use tenure::{ErrorKind, Locker, Name, Owner, ReleaseOutcome};
 use tenure_testkit::crowd::{Field, is_left_clean, soak};
-use tenure_testkit::{PgBouncer, PostgresServer, Proxy, wait_until};
+use tenure_testkit::{PgBouncer, PostgresServer, Proxy, answered, wait_until};
 
 use crate::requests::{busy, drop_after, granted, joining, lease, owner, request};
 use crate::rows::cycle;
@@ -67,8 +67,8 @@ fn shared() -> &'static PgBouncer {
 /// A table of its own behind a proxy and the pool, and stores that reach it through them and without them.
 async fn behind_pool() -> (Proxy, Arc<dyn Store>, Arc<dyn Store>) {
     let (proxy, table) = (Proxy::start_opaque(shared().addr()), PostgresServer::fresh_table());
-    let behind = open(&(PostgresServer::url_at(proxy.addr(), &table) + "&timeout=2s")).await;
-    (proxy, behind, open(&PostgresServer::shared().url(&table)).await)
+    let behind = open(&(PostgresServer::url_at(proxy.addr(), &table) + "&timeout=20s")).await;
+    (proxy, behind, open(&(PostgresServer::shared().url(&table) + "&timeout=20s")).await)
 }
 
 mod conformance {
@@ -126,7 +126,10 @@ async fn statements_of_different_clients_are_not_mixed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_are_cut_mix_nothing_either() {
     let cut = async |proxy: &Proxy| {
-        tokio::time::sleep(Duration::from_millis(fastrand::u64(50..250))).await;
+        let (until, began) = (proxy.commands() + fastrand::u64(150..600), Instant::now());
+        while proxy.commands() < until && began.elapsed() < Duration::from_secs(1) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         tokio::task::block_in_place(|| proxy.cut());
     };
     assert!(crowd(2, cut, true, 15).await > 48 * 5);
@@ -166,7 +169,7 @@ async fn what_a_pool_has_on_its_way_comes_too_late() {
         // A connection that has just answered is not left.
         tokio::time::sleep(Duration::from_millis(150)).await;
         slow.hold_present_requests();
-        let given = request(if is_late { "late" } else { "soon" }, &owner()).with_generated(false);
+        let (given, sent) = (request(if is_late { "late" } else { "soon" }, &owner()).with_generated(false), Instant::now());
         let error = store.acquire(&given).await.unwrap_err();
         assert!(error.may_have_been_applied() && store.features().late_commands, "{error:?}");
         while is_late && store.features().late_commands {
@@ -178,6 +181,10 @@ async fn what_a_pool_has_on_its_way_comes_too_late() {
         let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{table}'");
         wait_until(PATIENCE, "the first session to end", || server.sql(&sessions) == ["1"]);
         let is_granted = !other.inspect(Some(&given.name)).await.unwrap().is_empty();
+        if !is_late && !is_granted {
+            // It may begin a second after its end.
+            assert!(sent.elapsed() < Duration::from_millis(1_500), "let through only after {:?}", sent.elapsed());
+        }
         assert_eq!(is_granted, !is_late, "what runs while the store says so is cleared up, and nothing runs later");
     }
 }
@@ -199,7 +206,7 @@ async fn what_comes_after_the_release_is_cleared_up() {
     tokio::time::sleep(Duration::from_millis(150)).await;
     slow.hold_present_requests();
     let guard = locks.mutex("x").ttl(Duration::from_secs(600)).acquire().await.unwrap();
-    assert!(matches!(guard.release().await.unwrap(), ReleaseOutcome::Released));
+    assert!(matches!(answered(guard.release().await), ReleaseOutcome::Released));
     is_free().await;
     slow.release_requests();
     let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{table}'");
@@ -223,7 +230,7 @@ async fn a_slow_and_a_stopped_server_and_a_pool_that_dies() {
     let began = Instant::now();
     let error = store.renew(&[lease("x", &held)]).await.remove(0).unwrap_err();
     assert!(error.kind() == ErrorKind::Unreachable && error.may_have_been_applied(), "{error:?}");
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(4), "took {:?}", began.elapsed());
     server.cont();
     is_renewed(&store, &held).await;
     pool.restart();

@@ -1,13 +1,14 @@
 //! Session locks of PostgreSQL, beside other programs that call `pg_advisory_lock`.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::store::ReleaseReply;
 use tenure::{ErrorKind, Name, Owner};
 use tenure_conformance::exceptions;
 use tenure_sql::postgres::Options;
-use tenure_testkit::{PgBouncer, wait_until};
+use tenure_testkit::{PgBouncer, Signal, signal, wait_until};
 
 use crate::requests::{TTL, busy, granted, lease, owner, request};
 use crate::{PATIENCE, Server, open};
@@ -45,7 +46,26 @@ pub(crate) fn end_session_of(server: &Server, space: &str, name: &str) {
 
 /// The numbers of the sessions of all clients.
 pub(crate) fn sessions(server: &Server) -> Vec<String> {
-    server.sql("SELECT pid FROM pg_stat_activity WHERE datname <> 'postgres'")
+    server.sql("SELECT pid FROM pg_stat_activity WHERE datname <> 'postgres' AND backend_type = 'client backend'")
+}
+
+/// A busy machine may keep a backend from its end. The call that ends it waits for that, and does not fail.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_ends_late_is_waited_for() {
+    let server = Server::start();
+    let space = fresh_space(&server);
+    let url = url_at(server.addr(), &space) + "&timeout=20s";
+    let (store, other) = (open(&url).await, open(&url).await);
+    granted(&store, &request("7", &owner())).await;
+    let shown = busy(&other, &request("7", &owner())).await.holder.unwrap();
+    let backend = holding(&server, &space, "7").parse().unwrap();
+    signal(backend, Signal::Stop).unwrap();
+    let ends = Arc::clone(&other);
+    let ending = tokio::spawn(async move { ends.release(&lease("7", &shown.owner), Duration::ZERO).await });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    signal(backend, Signal::Cont).unwrap();
+    assert_eq!(ending.await.unwrap().unwrap(), ReleaseReply::Released);
+    granted(&other, &request("7", &owner())).await;
 }
 
 fn number() -> i64 {

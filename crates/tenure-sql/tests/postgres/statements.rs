@@ -12,7 +12,7 @@ use crate::{PATIENCE, open};
 #[tokio::test]
 async fn a_fence_does_not_fall_while_its_row_is_swept() {
     let (server, table) = (PostgresServer::shared(), PostgresServer::fresh_table());
-    let store = open(&server.url(&table)).await;
+    let store = open(&(server.url(&table) + "&timeout=20s")).await;
     cycle(&store, "old").await;
     server.sql(&format!("UPDATE {table} SET until = until - 7200000000, fence = fence + 99000000 WHERE name = 'old'"));
     let before: u64 = server.sql(&format!("SELECT fence FROM {table} WHERE name = 'old'"))[0].parse().unwrap();
@@ -41,7 +41,7 @@ async fn a_fence_does_not_fall_while_its_row_is_swept() {
 #[tokio::test]
 async fn an_uncontended_cycle_is_one_statement_each() {
     let server = PostgresServer::builder().set("log_statement", "all").start();
-    let store = open(&server.url("locks")).await;
+    let store = open(&(server.url("locks") + "&timeout=20s")).await;
     let count = || server.log().lines().filter(|line| line.contains("execute ") || line.contains("statement:")).count();
     cycle(&store, "warm").await;
     for name in ["x", "y"] {

@@ -9,7 +9,7 @@ use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Store};
 use tenure_testkit::{Proxy, wait_until};
 
 use crate::requests::{CALLS, Case, granted, lease, owner, request};
-use crate::{OPEN_TRANSACTIONS, Server, behind_proxy};
+use crate::{OPEN_TRANSACTIONS, Server, open};
 
 const POLLS: usize = 6;
 
@@ -67,5 +67,10 @@ pub(crate) async fn leave_what_a_release_clears(stores: impl AsyncFn() -> Stores
 
 #[tokio::test]
 async fn every_call_dropped_at_every_poll_leaves_what_a_release_clears() {
-    leave_what_a_release_clears(behind_proxy).await;
+    let stores = async || {
+        let (proxy, table) = (Proxy::start_opaque(Server::shared().addr()), Server::fresh_table());
+        let behind = open(&(Server::url_at(proxy.addr(), &table) + "&timeout=20s")).await;
+        (proxy, behind, open(&(Server::shared().url(&table) + "&timeout=20s")).await)
+    };
+    leave_what_a_release_clears(stores).await;
 }

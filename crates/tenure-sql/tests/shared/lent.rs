@@ -40,8 +40,8 @@ mod conformance {
 async fn every_call_dropped_at_every_poll_leaves_what_a_release_clears() {
     let stores = async || {
         let (proxy, table) = (Proxy::start_opaque(Server::shared().addr()), Server::fresh_table());
-        let store = Theirs::at(proxy.addr(), 1).store(&table, "&timeout=2s").await;
-        (proxy, store, open(&Server::shared().url(&table)).await)
+        let store = Theirs::at(proxy.addr(), 1).store(&table, "&timeout=20s").await;
+        (proxy, store, open(&(Server::shared().url(&table) + "&timeout=20s")).await)
     };
     crate::dropped::leave_what_a_release_clears(stores).await;
 }
@@ -52,7 +52,7 @@ async fn a_dropped_call_leaves_the_connection_to_the_application() {
     let (proxy, table) = (Proxy::start_opaque(Server::shared().addr()), Server::fresh_table());
     let pool = Theirs::at(proxy.addr(), 1);
     let before = pool.settings().await;
-    let store = pool.store(&table, "&timeout=2s").await;
+    let store = pool.store(&table, "&timeout=20s").await;
     proxy.delay(Duration::from_millis(1));
     for turn in 0..60 {
         let (held, name) = (owner(), format!("door {}", turn % 3));
@@ -79,9 +79,13 @@ async fn a_pool_that_lends_nothing() {
     for generated in [true, false] {
         let (began, asked) = (Instant::now(), request("y", &owner()).with_generated(generated));
         let error = store.acquire(&asked).await.unwrap_err();
-        assert!(error.kind() == ErrorKind::Overloaded && !error.may_have_been_applied(), "{error:?}");
+        let (took, is_told) = (began.elapsed(), error.kind() == ErrorKind::Overloaded && !error.may_have_been_applied());
+        // The other half would be for a second try.
+        let limit = Duration::from_millis(if generated { 300 } else { 600 });
+        assert!(is_told || took < limit, "took {took:?}");
+        assert!(is_told, "{error:?}");
         assert!(error.to_string().contains("pool") && error.is_transient(), "{error}");
-        assert!(began.elapsed() < Duration::from_millis(600), "{:?}", began.elapsed());
+        assert!(took < Duration::from_millis(600), "took {took:?}");
     }
     assert!(!store.features().late_commands, "nothing was sent");
     drop(theirs);

@@ -52,7 +52,8 @@ async fn names_are_swept_and_their_fences_kept() {
 #[tokio::test]
 async fn several_names_are_written_together_or_not_at_all() {
     let (server, table) = (Server::shared(), Server::fresh_table());
-    let (ours, theirs) = (open(&server.url(&table)).await, open(&server.url(&table)).await);
+    let url = server.url(&table) + "&timeout=20s";
+    let (ours, theirs) = (open(&url).await, open(&url).await);
     crate::requests::all_or_none(&ours, &theirs).await;
 }
 

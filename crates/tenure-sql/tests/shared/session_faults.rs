@@ -1,7 +1,7 @@
 //! Sessions that end, are cut off or fall silent, servers that stop, calls that are dropped.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Store};
 use tenure::{EndReason, ErrorKind, Lease, Locker, Name, Share, State};
@@ -20,9 +20,14 @@ const POLLS: usize = 8;
 
 /// Locks of their own on a server behind a proxy, and stores that reach them through the proxy and without it.
 async fn through_proxy(server: &Server) -> (Proxy, Arc<dyn Store>, Arc<dyn Store>) {
+    through_proxy_within(server, "1s").await
+}
+
+async fn through_proxy_within(server: &Server, limit: &str) -> (Proxy, Arc<dyn Store>, Arc<dyn Store>) {
     let (proxy, space) = (Proxy::start_opaque(server.addr()), fresh_space(server));
-    let behind = open(&(url_at(proxy.addr(), &space) + "&timeout=1s")).await;
-    (proxy, behind, open(&(url_at(server.addr(), &space) + "&timeout=1s")).await)
+    let at = async |addr| open(&format!("{}&timeout={limit}", url_at(addr, &space))).await;
+    let (behind, other) = (at(proxy.addr()).await, at(server.addr()).await);
+    (proxy, behind, other)
 }
 
 fn locker(store: &Arc<dyn Store>) -> Locker {
@@ -50,13 +55,14 @@ async fn an_ended_session_is_a_loss_of_its_own_lease_alone() {
     let (server, space) = (Server::shared(), fresh_space(Server::shared()));
     let store = open(&url_at(server.addr(), &space)).await;
     let locks = locker(&store);
-    let (lost, kept) = (locks.mutex("7").acquire().await.unwrap(), locks.mutex("8").acquire().await.unwrap());
+    let [lost, kept] = ["7", "8"].map(|name| locks.mutex(name).ttl(TTL * 3).acquire());
+    let (lost, kept) = (lost.await.unwrap(), kept.await.unwrap());
     end_session_of(server, &space, "7");
-    let reason = timeout(TTL, lost.lost()).await.expect("its next renewal finds out");
+    let reason = timeout(PATIENCE, lost.lost()).await.expect("its next renewal finds out");
     assert_eq!((reason, lost.state()), (EndReason::Gone, State::Lost));
     kept.verify().await.unwrap();
     free_at_last(&store, "7").await;
-    assert_eq!(kept.state(), State::Held);
+    assert_ne!(kept.state(), State::Lost);
 }
 
 #[tokio::test]
@@ -76,12 +82,16 @@ async fn a_cut_connection_is_a_loss() {
 #[tokio::test]
 async fn a_silent_connection_is_lost_here_before_the_server_ends_it() {
     let (proxy, store, other) = through_proxy(Server::shared()).await;
+    let asked = Instant::now();
     let guard = locker(&store).mutex("x").acquire().await.unwrap();
     proxy.black_hole();
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let reason = timeout(PATIENCE, guard.lost()).await.expect("no answer is a loss at its deadline");
     assert_eq!(reason, EndReason::Expired);
-    assert!(matches!(other.acquire(&request("x", &owner())).await.unwrap(), AcquireReply::Busy(_)), "free before the loss");
+    if let AcquireReply::Granted(_) = other.acquire(&request("x", &owner())).await.unwrap() {
+        assert!(asked.elapsed() >= TTL, "free before the loss");
+        panic!("the test looked only after {:?}", asked.elapsed());
+    }
     free_at_last(&other, "x").await;
     let took = began.elapsed();
     assert!(took < KEPT + Duration::from_secs(2), "free only after {took:?}");
@@ -167,17 +177,17 @@ async fn a_renewal_for_less_ends_no_session_early() {
 async fn two_renewals_at_once_shorten_nothing() {
     let (_proxy, store, other) = through_proxy(Server::shared()).await;
     let held = owner();
-    let mut short = request("x", &held);
-    short.ttl = Duration::from_secs(1);
-    granted(&store, &short).await;
-    let renewal = |ttl: u64| renewed(&store, lease("x", &held).with_ttl(Duration::from_secs(ttl)));
-    assert_eq!(futures_util::future::join(renewal(4), renewal(1)).await, (RenewReply::Renewed, RenewReply::Renewed));
-    tokio::time::sleep(KEPT).await;
-    busy(&other, &request("x", &owner())).await;
-    // The first of these asks for what is left, and the second for more.
-    assert_eq!(futures_util::future::join(renewal(1), renewal(4)).await, (RenewReply::Renewed, RenewReply::Renewed));
-    tokio::time::sleep(KEPT).await;
-    busy(&other, &request("x", &owner())).await;
+    let renewal = |name, ttl| renewed(&store, lease(name, &held).with_ttl(Duration::from_secs(ttl)));
+    // Of the second pair, the first asks for what is left, and the second for more.
+    for (name, [first, second]) in [("x", [20, 1]), ("y", [1, 20])] {
+        granted(&store, &request(name, &held).with_ttl(TTL)).await;
+        let both = futures_util::future::join(renewal(name, first), renewal(name, second)).await;
+        assert_eq!(both, (RenewReply::Renewed, RenewReply::Renewed), "{name}");
+    }
+    tokio::time::sleep(KEPT + Duration::from_secs(1)).await;
+    for name in ["x", "y"] {
+        busy(&other, &request(name, &owner())).await;
+    }
 }
 
 /// The lock is free then, and the token is no owner of it any more.
@@ -299,7 +309,7 @@ async fn one_of_two_calls_with_one_token_is_granted() {
 }
 
 async fn is_consistent(delay: Duration, what: &str, polls: usize) {
-    let (proxy, store, other) = through_proxy(Server::shared()).await;
+    let (proxy, store, other) = through_proxy_within(Server::shared(), "20s").await;
     let case = Case { store: &store, owner: owner(), held: owner() };
     let others = owner();
     granted(&other, &request("taken", &others)).await;

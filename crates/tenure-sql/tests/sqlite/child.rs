@@ -8,14 +8,15 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use tenure::BootTime;
 use tenure::store::{AcquireReply, Enqueue, Grant, Request, Store as _};
+use tenure::{BootTime, Locker};
 use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::{Options, open};
 use tenure_testkit::Spawned;
+use tenure_testkit::worker::for_long;
 use tokio::time::timeout;
 
-use crate::common::{busy, fill, granted, joining, lease, one_line, owner, request};
+use crate::common::{busy, fill, granted, joining, joining_for_long, lease, one_line, owner, patient, request};
 
 const ROLE: &str = "TENURE_SQL_TEST_ROLE";
 
@@ -64,7 +65,6 @@ async fn entry() {
         "pass" => pass(&path).await,
         "queue" => queue(&path).await,
         "idle" => idle(&path).await,
-        "ids" => crate::ids::take(&path).await,
         "wait" => {
             wait(&open(&path).unwrap(), &joining("x")).await;
         }
@@ -100,10 +100,10 @@ async fn entry() {
 
 /// Adds to a number in a file that nothing but the lock protects.
 async fn count(path: &Path) {
-    let locks = tenure_sql::connect(path).await.unwrap();
+    let locks = Locker::new(patient(path));
     let (number, log) = (path.with_extension("number"), path.with_extension("log"));
     for _ in 0..50 {
-        let guard = locks.mutex("counter").acquire().await.unwrap();
+        let guard = for_long(async || locks.mutex("counter").acquire().await.unwrap()).await;
         let read: u64 = fs::read_to_string(&number).unwrap().parse().unwrap();
         tokio::time::sleep(Duration::from_micros(100)).await;
         let mut log = OpenOptions::new().append(true).open(&log).unwrap();
@@ -134,9 +134,9 @@ async fn wait(store: &SqliteStore, request: &Request) -> Grant {
 
 /// Adds to a number that nothing but the queue protects, and logs the fences.
 async fn queue(path: &Path) {
-    let (store, number) = (open(path).unwrap(), path.with_extension("number"));
+    let (store, number) = (patient(path), path.with_extension("number"));
     for _ in 0..50 {
-        let request = joining("x");
+        let request = joining_for_long("x");
         let grant = wait(&store, &request).await;
         let read: u64 = fs::read_to_string(&number).unwrap().parse().unwrap();
         tokio::time::sleep(Duration::from_micros(100)).await;
@@ -149,10 +149,10 @@ async fn queue(path: &Path) {
 
 /// Takes turns with another process, and logs how long each hand-over took, in microseconds.
 async fn pass(path: &Path) {
-    let (store, ball) = (open(path).unwrap(), path.with_extension("ball"));
+    let (store, ball) = (patient(path), path.with_extension("ball"));
     let (me, mut log) = (std::process::id().to_string(), Vec::new());
     for _ in 0..200 {
-        let request = joining("x");
+        let request = joining_for_long("x");
         wait(&store, &request).await;
         let now = BootTime::now().since_boot().as_micros();
         let thrown = fs::read_to_string(&ball).unwrap();
@@ -169,7 +169,7 @@ async fn pass(path: &Path) {
 /// Waits, and logs what that costs: nanoseconds of CPU, and of time.
 async fn idle(path: &Path) {
     let store = open(path).unwrap();
-    let request = joining("x");
+    let request = joining_for_long("x");
     assert!(matches!(store.acquire(&request).await.unwrap(), AcquireReply::Busy(_)));
     let (cpu, began) = (cpu_nanos(), Instant::now());
     wait(&store, &request).await;
@@ -190,7 +190,7 @@ async fn first(path: &Path) {
         std::hint::spin_loop();
     }
     let begun = Instant::now();
-    let store = tenure_sql::sqlite::open(path).unwrap();
+    let store = patient(path);
     let opened = begun.elapsed();
     let owner = owner();
     granted(&store, &request(&owner.to_string(), &owner)).await;

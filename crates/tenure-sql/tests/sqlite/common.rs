@@ -7,6 +7,9 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tenure::Error;
+use tenure::store::{Enqueue, Request};
+use tenure_sql::SqliteStore;
+use tenure_sql::sqlite::open;
 use tenure_testkit::guardian;
 
 pub(crate) use crate::requests::{TTL, busy, granted, joining, lease, owner, request};
@@ -17,6 +20,16 @@ pub(crate) fn fresh() -> (TempDir, PathBuf) {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("locks.db");
     (dir, path)
+}
+
+/// A request whose `entry_ttl` and `handoff_ttl` outlast a pause of its process.
+pub(crate) fn joining_for_long(name: &str) -> Request {
+    joining(name).with_enqueue(Enqueue::Join { entry_ttl: TTL, handoff_ttl: TTL })
+}
+
+/// A store whose calls wait long for other processes.
+pub(crate) fn patient(path: &Path) -> SqliteStore {
+    open(path).unwrap().with_operation_timeout(Duration::from_secs(5))
 }
 
 /// The file as SQLite alone sees it.

@@ -38,7 +38,7 @@ async fn a_short_command_pays_little() {
     let mut all: Vec<Duration> = parts.iter().map(|times| times.iter().sum()).collect();
     all.sort_unstable();
     println!("all: median {:?}, p90 {:?}, max {:?}", all[300], all[540], all[599]);
-    assert!(all[300] < Duration::from_millis(20), "a short command pays {:?}", all[300]);
+    assert!(all[300] < Duration::from_millis(20), "a short command took {:?}", all[300]);
 }
 
 /// One open store, call by call.
@@ -77,7 +77,7 @@ async fn readers_of_one_name() {
         }
         let cycle = begun.elapsed() / CYCLES;
         println!("acquire and release beside {readers} readers: {cycle:?}");
-        assert!(cycle < Duration::from_millis(200), "{cycle:?} beside {readers} readers");
+        assert!(cycle < Duration::from_millis(200), "a cycle beside {readers} readers took {cycle:?}");
     }
 }
 

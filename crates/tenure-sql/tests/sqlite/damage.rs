@@ -10,7 +10,7 @@ use tenure::store::Store as _;
 use tenure_sql::sqlite::open;
 
 use crate::child::{finish, start_mounted};
-use crate::common::{fresh, granted, lease, one_line, owner, raw, request};
+use crate::common::{fresh, granted, lease, one_line, owner, raw, request, wait_until_closed};
 
 fn refused(path: &Path, why: &str) {
     let error = open(path).unwrap_err();
@@ -103,7 +103,7 @@ fn a_read_only_disk_is_refused() {
         let (dir, path) = fresh();
         if exists {
             drop(open(&path).unwrap());
-            std::thread::sleep(Duration::from_millis(50));
+            wait_until_closed(&path);
         }
         if exists && !log {
             raw(&path).query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();

@@ -6,9 +6,8 @@ use std::time::Duration;
 use tenure::Lease;
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Store as _};
 use tenure_sql::SqliteStore;
-use tenure_sql::sqlite::open;
 
-use crate::common::{fresh, granted, lease, owner, raw, request};
+use crate::common::{fresh, granted, lease, owner, patient, raw, request};
 use crate::requests::{CALLS, Case, drop_after};
 
 const POLLS: usize = 3;
@@ -25,7 +24,7 @@ enum Thread {
 #[expect(clippy::future_not_send, reason = "SQLite's connection stays on its thread")]
 async fn is_consistent(thread: Thread, what: &str, polls: usize) {
     let (_dir, path) = fresh();
-    let store = open(&path).unwrap();
+    let store = patient(&path);
     let case = Case { store: &store, owner: owner(), held: owner() };
     granted(&store, &request("taken", &case.held)).await;
     granted(&store, &request("mine", &case.held)).await;
@@ -96,7 +95,7 @@ async fn every_call_dropped_at_every_poll_leaves_what_a_release_clears() {
 #[tokio::test]
 async fn what_was_dropped_before_it_began_is_left_out() {
     let (_dir, path) = fresh();
-    let store = open(&path).unwrap();
+    let store = patient(&path);
     let (held, dropped) = (owner(), owner());
     granted(&store, &request("mine", &held)).await;
     let blocker = raw(&path);

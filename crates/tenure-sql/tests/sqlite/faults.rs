@@ -12,7 +12,7 @@ use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::open;
 
 use crate::child::{command, finish};
-use crate::common::{TTL, check_integrity, fresh, joining, lease, one_line, owner, raw, request};
+use crate::common::{TTL, check_integrity, fresh, joining_for_long, lease, one_line, owner, raw, request};
 
 /// Content of the file: the holders of each name, whether each was renewed, and the number of waiters.
 type State = BTreeMap<String, (Vec<(String, bool)>, u64)>;
@@ -96,7 +96,7 @@ pub(crate) async fn use_all(path: &Path, once: bool) {
     let opened = open(path).inspect_err(is_told).or_else(|_| open(path)).inspect_err(is_told);
     let Ok(store) = opened else { return };
     let step = Step { store: &store, once };
-    let (held, waiting) = (joining("x"), joining("x"));
+    let (held, waiting) = (joining_for_long("x"), joining_for_long("x"));
     let keeping = waiting.clone().with_enqueue(Enqueue::Heartbeat);
     for (what, request) in [("acquire", &held), ("wait", &waiting), ("keep the place", &keeping)] {
         step.run(what, async || store.acquire(request).await, |answer, after| is_acquired(request, answer, after)).await;

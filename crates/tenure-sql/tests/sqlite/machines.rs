@@ -10,7 +10,7 @@ use tenure_sql::sqlite::open;
 use tenure_testkit::Spawned;
 
 use crate::child::{finish, start_apart, turned_away};
-use crate::common::{busy, fresh, granted, lease, owner, raw, request, wait_until_closed};
+use crate::common::{busy, fresh, granted, lease, owner, patient, raw, request, wait_until_closed};
 
 /// Machine id that the other side has instead of ours.
 #[derive(Clone, Copy, PartialEq)]
@@ -135,7 +135,7 @@ fn many_find_the_file_of_an_earlier_boot_at_once() {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             together.wait();
             let owner = owner();
-            runtime.block_on(async { granted(&open(&path).unwrap(), &request(&owner.to_string(), &owner)).await });
+            runtime.block_on(async { granted(&patient(&path), &request(&owner.to_string(), &owner)).await });
         };
         std::thread::scope(|scope| {
             let started: Vec<_> = (0..MANY).map(|n| scope.spawn(move || begins(n))).collect();

@@ -13,7 +13,6 @@ mod dropped;
 mod faults;
 mod fenced;
 mod identity;
-mod ids;
 mod machines;
 mod processes;
 mod replaced;

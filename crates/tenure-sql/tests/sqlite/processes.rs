@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 use tenure::store::{AcquireReply, Store as _};
 
 use crate::child::{finish, start};
-use crate::common::{check_integrity, fresh, granted, lease, owner, raw, request};
+use crate::common::{check_integrity, fresh, granted, lease, owner, patient, raw, request};
+
+/// Ttl of leases that outlast a test.
+const LONG: Duration = Duration::from_secs(600);
 
 /// The file exists, for 20 and more processes that all want the same name.
 #[test]
@@ -50,9 +53,9 @@ fn processes_make_the_file_together() {
 #[tokio::test]
 async fn a_killed_process_leaves_a_whole_file() {
     let (_dir, path) = fresh();
-    let store = tenure_sql::sqlite::open(&path).unwrap();
+    let store = patient(&path);
     let (keeper, mut last) = (owner(), None);
-    granted(&store, &request("kept", &keeper)).await;
+    granted(&store, &request("kept", &keeper).with_ttl(LONG)).await;
     for round in 0..40_u64 {
         let mut children: Vec<_> = (0..3).map(|_| start("churn", &path)).collect();
         let until = Instant::now() + Duration::from_millis(60 + round * 7 % 60);
@@ -94,7 +97,7 @@ async fn a_file_whose_users_were_all_killed_is_recovered() {
             child.wait().unwrap();
         }
         let store = tenure_sql::sqlite::open(&path).unwrap();
-        granted(&store, &request(&format!("round{round}"), &owner())).await;
+        granted(&store, &request(&format!("round{round}"), &owner()).with_ttl(LONG)).await;
         assert!(store.inspect(None).await.unwrap().iter().any(|entry| entry.name.as_str() == "round0"), "a lease was lost");
         check_integrity(&path);
     }

@@ -56,7 +56,7 @@ async fn is_followed_behind_sqlite(replaced: &[&str]) {
     wait_until_closed(&path);
     let mut strace = Command::new("strace");
     strace.args(["-f", "-qq", "-o", "/dev/null", "-P"]).arg(beside(&path, "-shm"));
-    strace.args(["-e", "trace=openat", "-e", "inject=openat:delay_exit=1000000:when=1"]);
+    strace.args(["-e", "trace=openat", "-e", "inject=openat:delay_exit=3000000:when=1"]);
     strace.arg(std::env::current_exe().unwrap());
     let child = command(strace, "take", &path);
     let tracer = child.id();

@@ -58,7 +58,7 @@ async fn a_lingering_name_is_nobodys() {
     let store = open(&path).unwrap();
     let (a, b) = (owner(), owner());
     granted(&store, &request("x", &a)).await;
-    let (mine, linger) = (lease("x", &a), Duration::from_millis(200));
+    let (mine, linger) = (lease("x", &a), Duration::from_secs(3));
     assert_eq!(store.release(&mine, linger).await.unwrap(), ReleaseReply::Released);
     assert_eq!(
         store.release(&mine, linger).await.unwrap(),

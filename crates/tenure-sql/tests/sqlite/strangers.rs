@@ -16,7 +16,7 @@ use tenure_sql::sqlite::{Options, open};
 use tokio::time::timeout;
 
 use crate::child::command;
-use crate::common::{busy, granted, joining, lease, one_line, owner, request, wait_until_closed};
+use crate::common::{busy, granted, joining, joining_for_long, lease, one_line, owner, request, wait_until_closed};
 
 /// A directory as `/tmp` is, and a file in it that does not exist yet.
 fn sticky() -> (TempDir, std::path::PathBuf) {
@@ -81,7 +81,7 @@ async fn hand_over(holder: (&SqliteStore, &Request), waiter: (&SqliteStore, &Req
 async fn a_stranger_can_neither_read_nor_change_the_file() {
     let (_dir, path) = sticky();
     let store = open(&path).unwrap();
-    let (held, waiting) = (joining("x"), joining("x"));
+    let (held, waiting) = (joining("x"), joining_for_long("x"));
     granted(&store, &held).await;
     busy(&store, &waiting).await;
     for end in ["", "-wal", "-shm"] {
@@ -234,7 +234,7 @@ async fn what_a_stranger_plants_is_not_followed() {
         fs::create_dir(&ours).unwrap();
         assert!(may(plant, &path));
         let store = open(&path).unwrap();
-        let (held, waiting) = (joining("x"), joining("x"));
+        let (held, waiting) = (joining("x"), joining_for_long("x"));
         granted(&store, &held).await;
         let told = busy(&store, &waiting).await;
         assert!(told.poll_interval < Duration::from_millis(100), "it trusts a directory of another user: {plant}");
@@ -251,7 +251,7 @@ async fn what_a_stranger_plants_is_not_followed() {
 async fn a_flood_of_datagrams_makes_nothing_but_work() {
     let (_dir, path) = sticky();
     let store = open(&path).unwrap();
-    let (held, waiting) = (joining("x"), joining("x"));
+    let (held, waiting) = (joining("x"), joining_for_long("x"));
     granted(&store, &held).await;
     busy(&store, &waiting).await;
     let socket = fs::read_dir(wake(&path)).unwrap().next().unwrap().unwrap().path();

@@ -23,6 +23,11 @@ impl Recorder {
         Self(Arc::new(Shared { history: Mutex::new(history), grown: Condvar::new() }))
     }
 
+    /// Says how much of a name there is.
+    pub fn set_capacity(&self, capacity: u32) {
+        self.history().capacity = capacity;
+    }
+
     /// Something happened now.
     pub fn record(&self, who: impl Into<String>, what: What) {
         let mut history = self.history();

@@ -4,6 +4,7 @@ use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -40,7 +41,7 @@ async fn carry(
 ) -> io::Result<()> {
     client.set_nodelay(true)?;
     shared.reached(|state| !state.black_hole).await;
-    let server = server.insert(TcpStream::connect(upstream).await?);
+    let server = server.insert(connect(upstream, shared.patience).await?);
     server.set_nodelay(true)?;
     let ledger = Mutex::new(Ledger::default());
     let (from_client, to_client) = client.split();
@@ -57,6 +58,19 @@ async fn carry(
         () = requests => {}
     }
     Ok(())
+}
+
+/// Connects to the server, which may need a while until it listens.
+async fn connect(upstream: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match TcpStream::connect(upstream).await {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            done => return done,
+        }
+    }
 }
 
 /// Lets the server execute all that was forwarded: it would stop at the first reply that nobody takes.

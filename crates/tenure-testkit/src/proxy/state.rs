@@ -97,6 +97,8 @@ impl State {
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) opaque: bool,
+    /// For how long a connection waits for a server that does not listen yet.
+    pub(super) patience: Duration,
     state: Mutex<State>,
     /// Wakes the test's threads.
     moved: Condvar,
@@ -107,6 +109,10 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn opaque() -> Self {
         Self { opaque: true, ..Self::default() }
+    }
+
+    pub(super) fn link(patience: Duration) -> Self {
+        Self { patience, ..Self::opaque() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -180,7 +186,12 @@ impl Shared {
             tokio::select! {
                 _ = changed.changed() => {}
                 () = sleep_until(next.map_or_else(Instant::now, |(_, at)| at)), if next.is_some() => {
-                    self.change(State::cut);
+                    self.change(|state| {
+                        // It may have been healed meanwhile.
+                        if state.churn == every {
+                            state.cut();
+                        }
+                    });
                     next = every.map(|every| (every, Instant::now() + every));
                 }
             }

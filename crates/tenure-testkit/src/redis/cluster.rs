@@ -22,11 +22,13 @@ impl RedisCluster {
 
     /// As [`start`](Self::start), with more arguments for each server.
     pub fn with(masters: usize, replicas_of_each: usize, more: impl Fn(Builder) -> Builder) -> Self {
+        // Where nobody can take over, a node that stands still for a moment is waited for.
+        let node_timeout = if replicas_of_each == 0 { "3000" } else { "1000" };
         let node = |_| {
             let node = Builder { role: Role::Node, ..Builder::default() };
             // A master without slots stays one.
             let node = node.arg("cluster-allow-replica-migration", "no");
-            more(node.arg("cluster-node-timeout", "1000").arg("cluster-replica-validity-factor", "0")).start()
+            more(node.arg("cluster-node-timeout", node_timeout).arg("cluster-replica-validity-factor", "0")).start()
         };
         let servers: Vec<RedisServer> = (0..masters * (1 + replicas_of_each)).map(node).collect();
         let cluster = Self { servers, masters };

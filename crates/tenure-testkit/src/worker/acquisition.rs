@@ -177,7 +177,7 @@ impl Claim {
         let how = match outcome {
             Ok(ReleaseOutcome::Released) => "Released".to_owned(),
             Ok(ReleaseOutcome::WasLost) => "WasLost".to_owned(),
-            Ok(ReleaseOutcome::Unknown { .. }) => "Unknown".to_owned(),
+            Ok(ReleaseOutcome::Unknown { error, .. }) => format!("Unknown: {error}"),
             Ok(ReleaseOutcome::StillHeld(others)) => format!("StillHeld by {others}"),
             Err(error) => format!("{:?}: {error}", error.kind()),
         };

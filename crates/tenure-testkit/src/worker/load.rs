@@ -1,6 +1,7 @@
 //! Much traffic: tasks that take names in turn, visit what those guard, and often change their minds.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use tenure::{ErrorKind, Fence, Guard, Locker, ReleaseOutcome};
 
 use crate::Counter;
+use crate::history::nanos;
 
 /// Traffic that one process makes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -42,6 +44,8 @@ pub struct Tally {
     pub given_up: u64,
     /// How many leases were lost.
     pub lost: u64,
+    /// The longest time for which a process, or a visit whose lease was lost, stood still.
+    pub pause: Duration,
     /// How long each ask waited that did not give up, in microseconds, shortest first.
     pub waits: Vec<u32>,
 }
@@ -65,6 +69,7 @@ impl Tally {
         self.through_store += other.through_store;
         self.given_up += other.given_up;
         self.lost += other.lost;
+        self.pause = self.pause.max(other.pause);
         self.waits.extend(other.waits);
     }
 }
@@ -77,21 +82,33 @@ enum Whim {
     IsDropped(Duration),
 }
 
-/// Carries `load` with `locks`; panics at any error but that the time of an ask was up.
+/// Carries `load` with `locks`; panics at any error of an ask that had time.
 pub async fn carry(locks: &Locker, load: &Load) -> Tally {
-    let (end, left) = (Instant::now() + load.time, std::sync::Arc::new(AtomicU64::new(load.visits)));
+    let (end, left) = (Instant::now() + load.time, Arc::new(AtomicU64::new(load.visits)));
     let tasks = (0..load.tasks).map(|number| {
-        let (locks, load, left) = (locks.clone(), load.clone(), std::sync::Arc::clone(&left));
+        let (locks, load, left) = (locks.clone(), load.clone(), Arc::clone(&left));
         tokio::spawn(async move { Task::new(locks, load, number).run(&left, end).await })
     });
-    let mut whole = Tally::default();
+    let (mut whole, longest) = (Tally::default(), Arc::new(AtomicU64::new(0)));
+    let pauses = tokio::spawn(note_pauses(Arc::clone(&longest)));
     for task in tasks.collect::<Vec<_>>() {
         whole.add(task.await.expect("a task of a load ends"));
     }
+    pauses.abort();
+    whole.pause = whole.pause.max(Duration::from_nanos(longest.load(Ordering::Relaxed)));
     locks.flush_releases().await;
     // At the end: until then others need the thread.
     whole.waits.sort_unstable();
     whole
+}
+
+/// Notes how late timers of this process are at most.
+async fn note_pauses(longest: Arc<AtomicU64>) {
+    loop {
+        let due = Instant::now() + Duration::from_millis(5);
+        tokio::time::sleep_until(due.into()).await;
+        longest.fetch_max(nanos(Instant::now().saturating_duration_since(due)), Ordering::Relaxed);
+    }
 }
 
 struct Task {
@@ -137,7 +154,9 @@ impl Task {
     async fn ask(&mut self, at: usize) -> Option<Guard> {
         let (name, begun) = (&self.load.names[at].0, Instant::now());
         let acquire = self.locks.mutex(name).ttl(self.load.ttl);
-        let granted = match self.whim() {
+        let whim = self.whim();
+        let is_timed = matches!(whim, Whim::TimesOut(_));
+        let granted = match whim {
             Whim::Stays => {
                 let granted = acquire.acquire().await;
                 self.tally.waits.push(u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX));
@@ -149,13 +168,15 @@ impl Task {
         match granted {
             Ok(guard) => Some(guard),
             Err(error) if error.kind() == ErrorKind::TimedOut => None,
+            // It had no time for a second call.
+            Err(error) if is_timed && error.is_transient() => None,
             Err(error) => panic!("an ask of a load failed: {error}"),
         }
     }
 
     /// One visit, and now and then a guard that is only dropped.
     async fn visit(&mut self, at: usize, guard: Guard) {
-        let fence = guard.fence().expect("a store that counts");
+        let (fence, came) = (guard.fence().expect("a store that counts"), Instant::now());
         self.tally.through_store += u64::from(Fence::from_counter(fence.counter()) == Some(fence));
         if guard.end_reason().is_none() {
             let visit = self.counters[at].enter(fence.get());
@@ -174,11 +195,15 @@ impl Task {
                 lost
             }
             _ => match guard.release().await.expect("a release is not refused") {
-                ReleaseOutcome::Released => false,
+                // It goes on in the background if it is unknown. Whether two were inside, the counters say.
+                ReleaseOutcome::Released | ReleaseOutcome::Unknown { .. } => false,
                 ReleaseOutcome::WasLost => true,
-                other => panic!("the release was {other:?}"),
+                other @ ReleaseOutcome::StillHeld(_) => panic!("the release was {other:?}"),
             },
         };
-        self.tally.lost += u64::from(lost);
+        if lost {
+            self.tally.lost += 1;
+            self.tally.pause = self.tally.pause.max(came.elapsed().saturating_sub(self.load.stay));
+        }
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use tenure::{BootTime, Error, Fence, Lease, Locker, Name, Owner, ReleaseOutcome, Share};
+use tenure::{BootTime, EndReason, Error, ErrorKind, Fence, Guard, Lease, Locker, Name, Owner, ReleaseOutcome, Share};
 use tokio::io::AsyncBufReadExt;
 use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -88,11 +88,25 @@ fn wall_clock_ms() -> u128 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock after 1970").as_millis()
 }
 
+/// Ttl of a visit, which no pause of its process outlasts.
+const VISIT: Duration = Duration::from_secs(30);
+
+/// Takes a lease until it is one of 30 s. One that was handed over ends within 2 s if it is not renewed, and the process may
+/// stand still for as long.
+pub async fn for_long(acquire: impl AsyncFn() -> Guard) -> Guard {
+    loop {
+        let (guard, came) = (acquire().await, Instant::now());
+        let Err(error) = guard.extend(VISIT).await else { return guard };
+        let stood_still = guard.end_reason() == Some(EndReason::Expired) || came.elapsed() > Duration::from_millis(250);
+        assert!(error.kind() == ErrorKind::Lost && stood_still, "{:?}: {error}", guard.end_reason());
+    }
+}
+
 async fn visits(locks: &Locker, name: &str, dir: &Path, times: u64) {
     let counter = Counter::open(dir);
     for _ in 0..times {
-        let acquire = locks.mutex(name).ttl(Duration::from_secs(30)).poll_interval(Duration::from_millis(3)).acquire();
-        let guard = acquire.await.expect("a visit begins");
+        let acquire = || locks.mutex(name).ttl(VISIT).poll_interval(Duration::from_millis(3)).acquire();
+        let guard = for_long(async || acquire().await.expect("a visit begins")).await;
         let visit = counter.enter(guard.fence().map(Fence::get));
         tokio::time::sleep(Duration::from_micros(200)).await;
         visit.leave();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tenure_testkit::{Program, RedisServer, Signal, Spawned, Worker, is_alive, signal, wait_until};
 
 /// How soon what is left has to be gone.
-const SOON: Duration = Duration::from_secs(1);
+const SOON: Duration = Duration::from_secs(10);
 /// The role of the process that is killed, and of one that is not.
 const ROLE: &str = "TENURE_GUARDIAN_TEST";
 

@@ -103,7 +103,7 @@ fn a_replica_has_its_primary_s_data_and_is_promoted() {
         primary.cli("SET k v");
         let start = Instant::now();
         let replica = RedisServer::replica_of(&primary);
-        assert!(start.elapsed() < Duration::from_secs(4), "replication waited: {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(4), "replication took {:?}", start.elapsed());
         assert_eq!(replica.cli("GET k"), "v");
         let Reply::Error(text) = replica.command(&["SET", "k", "w"]) else { panic!("a replica took a write") };
         assert!(text.starts_with("READONLY"), "{text}");

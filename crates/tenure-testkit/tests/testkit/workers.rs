@@ -26,7 +26,7 @@ fn an_armed_worker_dies_at_its_step_and_not_before() {
     let recorder = recorder();
     let mut worker = start("memory:", &recorder);
     worker.arm(Probe { call: Call::Renew, number: 2, moment: Moment::Before, deed: Deed::Die });
-    worker.ask("door", Terms::new(Duration::from_millis(600)));
+    worker.ask("door", Terms::new(Duration::from_secs(4)));
     died(&recorder);
     let history = recorder.take_down();
     let renewals = history.events.iter().filter(|event| matches!(event.what, What::Valid { .. })).count();

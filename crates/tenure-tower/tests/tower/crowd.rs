@@ -36,7 +36,7 @@ async fn a_burst_is_no_outage() {
     assert_eq!((granted, failed_open, failed_closed), (handler.entries(), 0, 0));
     assert_eq!(granted + refused + overloaded, BURST);
     // Far more than are under way at once: the store is asked for the whole time.
-    assert!(granted > 1_000, "{counts:?}");
+    assert!(granted > 3 * 128, "{counts:?}");
     all_free(&locks).await;
 }
 
@@ -61,7 +61,10 @@ async fn a_store_that_answers_others_is_not_gone() {
     assert_eq!((granted, failed_open, overloaded, handler.entries()), (1, 0, 1, 1));
     // Silent to everybody: the store is gone.
     store.plan(|operation, _| if operation == Operation::Acquire { Fate::HangsBefore } else { Fate::Works });
-    assert_eq!(send(&service, request("7")).await.fence(), None);
+    let began = Instant::now();
+    let answer = send(&service, request("7")).await;
+    was_in_time(&answer, began.elapsed(), Duration::from_millis(600));
+    assert_eq!((answer.status.as_u16(), answer.fence()), (200, None), "{}", answer.reason());
     assert_eq!(layer.stats().counts().failed_open, 1);
 }
 
@@ -71,9 +74,15 @@ async fn requests_without_a_turn_learn_of_an_outage_as_well() {
     let layer = layer.in_flight(1).build().unwrap();
     let service = locked(&layer, &Handler::open());
     store.plan(|operation, _| if operation == Operation::Acquire { Fate::HangsBefore } else { Fate::Works });
+    let began = Instant::now();
     let all: Vec<_> = (0..20).map(|n| sending(&service, &n.to_string())).collect();
+    let mut answers = Vec::new();
     for one in all {
-        let answer = one.await.unwrap();
+        answers.push(one.await.unwrap());
+    }
+    let took = began.elapsed();
+    for answer in answers {
+        was_in_time(&answer, took, Duration::from_millis(600));
         assert_eq!((answer.status.as_u16(), answer.fence()), (200, None));
     }
     assert_eq!(layer.stats().counts().failed_open, 20);
@@ -81,7 +90,7 @@ async fn requests_without_a_turn_learn_of_an_outage_as_well() {
 }
 
 /// However short the wait of a duplicate: the time that it waits is no evidence.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_request_without_a_turn_calls_no_outage() {
     let (store, layer) = impatient(Duration::from_millis(500));
     let layer = layer.duplicate(Duplicate::Wait(Duration::from_millis(10))).in_flight(1).build().unwrap();
@@ -120,7 +129,9 @@ async fn a_key_that_is_asked_for_again_and_again_hides_no_outage() {
             }
         }
     });
+    let began = Instant::now();
     let answer = send(&service, request("8")).await;
+    was_in_time(&answer, began.elapsed(), Duration::from_millis(700));
     assert_eq!((answer.status.as_u16(), answer.fence()), (200, None), "{}", answer.reason());
     again.abort();
     leader.await.unwrap();
@@ -138,7 +149,7 @@ async fn a_shard_that_is_gone_takes_no_turn_from_the_others() {
     store.called(Operation::Acquire, 2).await;
     let began = Instant::now();
     assert!(send(&service, request("live")).await.fence().is_some(), "served without a lock");
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(2), "took {:?}", began.elapsed());
     store.heal();
     for one in dead {
         assert!(one.await.unwrap().fence().is_some());
@@ -159,12 +170,14 @@ async fn a_watch_that_is_not_answered_hides_no_outage() {
     });
     let began = Instant::now();
     let answer = send(&service, request("7")).await;
+    let took = began.elapsed();
+    was_in_time(&answer, took, Duration::from_millis(700));
     assert_eq!((answer.status.as_u16(), answer.fence()), (200, None), "{}", answer.reason());
-    assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
+    assert!(took < Duration::from_millis(900), "took {took:?}");
     drop(taken);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_turn_comes_soon_or_not_at_all() {
     let (store, layer) = impatient(Duration::from_millis(100));
     let layer = layer.in_flight(1).build().unwrap();

@@ -169,14 +169,14 @@ async fn a_waiting_client_that_hangs_up_is_noticed_whatever_is_left_of_its_body(
         if !expects {
             second.write_all(&vec![b'x'; size]).await.unwrap();
         }
-        behind(&layer, 1).await;
-        drop(second);
-        let gone = async {
-            while locks.inspect("t:7").await.unwrap().is_some_and(|entry| !entry.waiters.is_empty()) {
+        let waits = async |so: bool| {
+            while locks.inspect("t:7").await.unwrap().is_some_and(|entry| !entry.waiters.is_empty()) != so {
                 tokio::task::yield_now().await;
             }
         };
-        soon("the end of the waiting request", gone).await;
+        soon("the waiting request", waits(true)).await;
+        drop(second);
+        soon("the end of the waiting request", waits(false)).await;
         handler.let_out(2);
         assert_eq!(first.await.unwrap().unwrap().status, 200);
         all_free(&locks).await;

@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use tenure::{Error, Locker, MemoryStore};
 use tenure_testkit::{Fate, Faulty, Operation};
 use tenure_tower::{Counts, Duplicate, Lock, LockLayer, RequestBody};
+use tokio::sync::mpsc;
 use tower::{Layer as _, ServiceExt as _};
 
 use crate::support::*;
@@ -144,15 +145,29 @@ async fn a_first_request_that_fails_or_panics_leaves_no_answer() {
 
 #[tokio::test]
 async fn a_first_body_that_is_dropped_leaves_no_answer() {
-    let (locks, handler) = (memory(), Handler::new());
-    let (layer, (_, serve)) = (joining(&locks), counting(&handler, 10));
-    let service = layer.layer(serve);
-    let first = tokio::spawn(service.clone().oneshot(request("7")));
-    handler.entered(1).await;
+    let (locks, (_frames, body)) = (memory(), streamed());
+    let layer = joining(&locks);
+    let service = layer.layer(once(Response::new(body)));
+    let first = service.clone().oneshot(request("7")).await.unwrap();
     let second = sending(&service, "7");
     behind(&layer, 1).await;
-    handler.let_out(1);
-    drop(first.await.unwrap().unwrap());
+    drop(first);
+    assert_eq!(second.await.unwrap().reason(), "first-failed");
+    all_free(&locks).await;
+}
+
+/// The first client sees that its answer broke off. A copy would look whole.
+#[tokio::test]
+async fn an_answer_that_is_shorter_than_it_says_is_not_joined() {
+    let (locks, (frames, body)) = (memory(), streamed());
+    let layer = joining(&locks);
+    let service = layer.layer(once(Response::builder().header("content-length", 10).body(body).unwrap()));
+    let first = service.clone().oneshot(request("7")).await.unwrap();
+    let second = sending(&service, "7");
+    behind(&layer, 1).await;
+    frames.send(Frame::data(Bytes::from_static(b"hello"))).unwrap();
+    drop(frames);
+    assert_eq!(&Answer::of(first).await.unwrap().body[..], b"hello");
     assert_eq!(second.await.unwrap().reason(), "first-failed");
     all_free(&locks).await;
 }
@@ -175,60 +190,85 @@ async fn a_crowd_whose_key_is_taken_elsewhere_is_refused() {
 /// Over HTTP, a server stops asking for a body when it has what was promised.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_whole_answer_over_http_is_joined_however_it_ends() {
-    for (kind, method, body) in [
-        ("chunks", "POST", "hello"),
-        ("length", "POST", "hello"),
-        ("trailers", "POST", "hello"),
-        ("length", "HEAD", ""),
-        ("none", "GET", ""),
-    ] {
-        let (locks, handler) = (memory(), Handler::new());
-        let layer = joining(&locks);
-        let inside = handler.clone();
-        let serve = tower::service_fn(move |_: Request<RequestBody<Incoming>>| {
-            let handler = inside.clone();
-            async move {
-                handler.run().await;
-                let (frames, body) = streamed();
-                frames.send(Frame::data(Bytes::from_static(b"hello"))).unwrap();
-                let response = Response::builder().status(if kind == "none" { 204 } else { 200 });
-                let response = match kind {
-                    "length" => response.header("content-length", "5"),
-                    "trailers" => {
-                        let sum = [(HeaderName::from_static("x-sum"), HeaderValue::from_static("1"))];
-                        frames.send(Frame::trailers(HeaderMap::from_iter(sum))).unwrap();
-                        response.header("trailer", "x-sum")
-                    }
-                    _ => response,
-                };
-                // The sender is kept for as long as the body: its end is known by its length alone.
-                if kind == "length" {
-                    tokio::spawn(async move { frames.closed().await });
-                }
-                response.body(body)
-            }
-        });
-        let at = serve_hyper(layer.layer(serve)).await;
-        let ask = move || async move {
-            let request =
-                Request::builder().method(method).uri("/").header(KEY, "7").header("te", "trailers").header("host", "x");
-            answer(at, request.body(Full::<Bytes>::default()).unwrap()).await.unwrap()
-        };
-        let first = tokio::spawn(ask());
-        handler.entered(1).await;
-        let second = tokio::spawn(ask());
-        behind(&layer, 1).await;
-        handler.let_out(1);
-        for one in [first, second] {
-            let answer = soon("an answer", one).await.unwrap();
-            assert!(answer.status.is_success(), "{method} {kind}: {answer:?}");
-            assert_eq!(&answer.body[..], body.as_bytes(), "{method} {kind}");
-            assert!(kind != "length" || answer.header("content-length") == "5", "{method} {kind}: {answer:?}");
-            assert_eq!(answer.trailers.is_some(), kind == "trailers", "{method} {kind}");
+    for is_late in [false, true] {
+        for (kind, method, body) in [
+            ("chunks", "POST", "hello"),
+            ("length", "POST", "hello"),
+            ("trailers", "POST", "hello"),
+            ("length", "HEAD", ""),
+            ("none", "GET", ""),
+        ] {
+            joined_over_http(is_late, kind, method, body).await;
         }
-        assert_eq!(handler.entries(), 1, "{method} {kind}");
-        // Not in the background: a client that has the whole answer may repeat at once.
-        assert!(is_free(&locks, "t:7").await, "{method} {kind}");
+    }
+}
+
+/// The body of the answer comes with its head, or when that has been sent.
+async fn joined_over_http(is_late: bool, kind: &'static str, method: &'static str, body: &str) {
+    let case = format!("{method} {kind}, late: {is_late}");
+    let (locks, handler) = (memory(), Handler::new());
+    let layer = joining(&locks);
+    let (inside, (to_test, mut writers)) = (handler.clone(), mpsc::unbounded_channel());
+    let serve = tower::service_fn(move |_: Request<RequestBody<Incoming>>| {
+        let (handler, to_test) = (inside.clone(), to_test.clone());
+        async move {
+            handler.run().await;
+            let (frames, body) = streamed();
+            if is_late {
+                to_test.send(frames).unwrap();
+            } else {
+                write(kind, &frames);
+                keep(kind, frames);
+            }
+            let response = Response::builder().status(if kind == "none" { 204 } else { 200 });
+            let response = match kind {
+                "length" => response.header("content-length", "5"),
+                "trailers" => response.header("trailer", "x-sum"),
+                _ => response,
+            };
+            response.body(body)
+        }
+    });
+    let at = serve_hyper(layer.layer(serve)).await;
+    let ask = move || async move {
+        let request = Request::builder().method(method).uri("/").header(KEY, "7").header("te", "trailers").header("host", "x");
+        call(at, request.body(Full::<Bytes>::default()).unwrap()).await.unwrap()
+    };
+    let first = tokio::spawn(ask());
+    handler.entered(1).await;
+    let second = tokio::spawn(ask());
+    behind(&layer, 1).await;
+    handler.let_out(1);
+    let first = soon("the head", first).await.unwrap();
+    if is_late {
+        let frames = writers.recv().await.unwrap();
+        write(kind, &frames);
+        keep(kind, frames);
+    }
+    for response in [first, soon("the other head", second).await.unwrap()] {
+        let answer = soon("an answer", Answer::of(response)).await.unwrap();
+        assert!(answer.status.is_success(), "{case}: {answer:?}");
+        assert_eq!(&answer.body[..], body.as_bytes(), "{case}");
+        assert!(kind != "length" || answer.header("content-length") == "5", "{case}: {answer:?}");
+        assert_eq!(answer.trailers.is_some(), kind == "trailers", "{case}");
+    }
+    assert_eq!(handler.entries(), 1, "{case}");
+    // Not in the background: a client that has the whole answer may repeat at once.
+    assert!(is_free(&locks, "t:7").await, "{case}");
+}
+
+/// Writes a body. Nobody reads that of an answer without one.
+fn write(kind: &str, frames: &Frames) {
+    let _ = frames.send(Frame::data(Bytes::from_static(b"hello")));
+    if kind == "trailers" {
+        let _ = frames.send(trailers());
+    }
+}
+
+/// Keeps the sender for as long as the body, if the end of that is known by its length alone.
+fn keep(kind: &str, frames: Frames) {
+    if kind == "length" {
+        tokio::spawn(async move { frames.closed().await });
     }
 }
 

@@ -4,16 +4,22 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
-use http_body::{Body as _, Frame};
-use http_body_util::{BodyExt as _, Empty, Full};
+use futures_util::StreamExt as _;
+use http::{Request, Response};
+use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use tenure::store::Features;
 use tenure::{Error, ErrorKind, Fence, Locker, MemoryStore};
 use tenure_testkit::{Fate, Faulty, Operation, RedisServer};
-use tenure_tower::{Duplicate, Key, LockLayer, OnOutage, RefuseWith};
+use tenure_tower::{Duplicate, Key, LockLayer, OnOutage, RefuseWith, RequestBody};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tower::{Layer as _, Service, ServiceExt};
 
 use crate::support::*;
@@ -56,23 +62,172 @@ async fn the_key_is_taken_until_the_body_has_ended() {
         (locks.clone(), layer(&locks).build().unwrap())
     };
     let (frames, body) = streamed();
-    let body = Arc::new(std::sync::Mutex::new(Some(body)));
-    let service = layer.layer(service(move |_| {
-        let body = body.lock().unwrap().take().expect("one request");
-        Box::pin(async { Ok(Response::new(body)) })
-    }));
+    let service = layer.layer(once(Response::new(body)));
     let response = service.clone().oneshot(request("7")).await.unwrap();
     assert!(!response.body().is_end_stream());
     let mut body = response.into_body();
     frames.send(Frame::data(Bytes::from_static(b"one"))).unwrap();
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "one");
     assert_eq!(send(&service, request("7")).await.reason(), "in-progress");
-    let trailers = HeaderMap::from_iter([(HeaderName::from_static("x-sum"), HeaderValue::from_static("1"))]);
-    frames.send(Frame::trailers(trailers.clone())).unwrap();
-    assert_eq!(body.frame().await.unwrap().unwrap().into_trailers().unwrap(), trailers);
+    frames.send(trailers()).unwrap();
+    assert!(body.frame().await.unwrap().unwrap().is_trailers());
     // Trailers are the end: at once, without a release in the background.
     assert!(body.is_end_stream() && is_free(&locks, "t:7").await);
     assert!(body.frame().await.is_none());
+}
+
+/// An answer in one piece needs no `TCP_NODELAY`: a second piece would wait until the client has acknowledged the first.
+#[tokio::test]
+async fn an_answer_that_is_there_at_once_is_written_at_once() {
+    let (store, locks) = faulty();
+    store.plan(|operation, _| if operation == Operation::Release { Fate::Yields } else { Fate::Works });
+    let layer = layer(&locks).ttl(Duration::from_secs(10)).build().unwrap();
+    let service = layer.layer(tower::service_fn(|_: Request<RequestBody<Incoming>>| async {
+        Ok::<_, Error>(Response::new(Full::<Bytes>::from("pong")))
+    }));
+    let (client, server) = tokio::io::duplex(64 * 1024);
+    let pieces = Arc::new(AtomicU64::new(0));
+    let server = TokioIo::new(Counted(server, Arc::clone(&pieces)));
+    tokio::spawn(http1::Builder::new().serve_connection(server, TowerToHyperService::new(service)));
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(client)).await.unwrap();
+    tokio::spawn(connection);
+    for number in 1..=3 {
+        let answer = Answer::of(sender.send_request(request("7")).await.unwrap()).await.unwrap();
+        assert_eq!((answer.status.as_u16(), &answer.body[..]), (200, &b"pong"[..]));
+        assert_eq!(pieces.load(Ordering::Relaxed), number);
+    }
+}
+
+/// A connection that counts the pieces that it is given.
+struct Counted(DuplexStream, Arc<AtomicU64>);
+
+impl AsyncRead for Counted {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<std::io::Result<usize>> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        Pin::new(&mut self.0).poll_write(context, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}
+
+/// A server that knew its length would take the answer for whole.
+#[tokio::test]
+async fn a_body_that_fails_at_once_is_not_taken_for_whole() {
+    let locks = memory();
+    let service = layer(&locks).build().unwrap().layer(tower::service_fn(|_| async {
+        let frames = [Ok(Frame::data(Bytes::from_static(b"one"))), Err(Error::invalid("no more"))];
+        Ok::<_, Error>(Response::new(StreamBody::new(futures_util::stream::iter(frames))))
+    }));
+    let mut body = pin!(service.oneshot(request("7")).await.unwrap().into_body());
+    all_free(&locks).await;
+    assert_eq!((body.size_hint().exact(), body.is_end_stream()), (None, false));
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "one");
+    assert!(!body.is_end_stream());
+    assert_eq!(body.frame().await.unwrap().unwrap_err().to_string(), "no more");
+    assert!(body.is_end_stream() && body.frame().await.is_none());
+}
+
+/// A body in pieces that are there at once, with a promise of its size.
+struct Promising {
+    pieces: std::vec::IntoIter<&'static str>,
+    size: Option<u64>,
+}
+
+impl http_body::Body for Promising {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        Poll::Ready(self.pieces.next().map(|piece| Ok(Frame::data(Bytes::from_static(piece.as_bytes())))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.size.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+/// A file that was cut while it was read. The client would take the next answer for the rest of this one.
+#[tokio::test]
+async fn a_body_that_is_not_as_long_as_its_promise_is_sent_as_without_the_layer() {
+    for (header, size, pieces, whole) in [
+        (Some("10"), None, vec!["hel", "lo"], None),
+        (Some("10"), None, vec![], None),
+        (None, Some(10), vec!["hel", "lo"], None),
+        (None, Some(10), vec![], None),
+        (Some("3"), None, vec!["hello"], Some("hel")),
+        (Some("5"), None, vec!["hel", "lo"], Some("hello")),
+        (None, None, vec!["hel", "lo"], Some("hello")),
+    ] {
+        let case = format!("{header:?}, {size:?}, {pieces:?}");
+        let locks = memory();
+        let service = layer(&locks).build().unwrap().layer(tower::service_fn(move |_: Request<RequestBody<Incoming>>| {
+            let body = Promising { pieces: pieces.clone().into_iter(), size };
+            let response = header.into_iter().fold(Response::builder(), |head, length| head.header("content-length", length));
+            std::future::ready(response.body(body))
+        }));
+        let at = serve_hyper(service).await;
+        // It breaks off behind the head or before.
+        let body = soon("an answer", answer(at, request("7"))).await.ok().map(|answer| answer.body);
+        assert_eq!(body.as_deref(), whole.map(str::as_bytes), "{case}");
+        all_free(&locks).await;
+    }
+}
+
+/// Nothing of it was sent, so it is answered as one whose handler was cancelled.
+#[tokio::test]
+async fn a_lease_that_is_lost_before_the_head_is_sent_is_answered() {
+    /// Of a pause of this process, enough is left for the handler to begin.
+    const HOLD: Duration = Duration::from_secs(2);
+    struct Slow;
+    impl http_body::Body for Slow {
+        type Data = Bytes;
+        type Error = Error;
+
+        fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+            // It computes for longer than the longest hold.
+            std::thread::sleep(HOLD + Duration::from_millis(100));
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"late")))))
+        }
+    }
+    let (_store, locks) = faulty();
+    let layer = layer(&locks).ttl(5 * HOLD).max_hold(HOLD).build().unwrap();
+    let slow = layer.layer(tower::service_fn(|_| std::future::ready(Ok::<_, Error>(Response::new(Slow)))));
+    let answer = Answer::of(slow.oneshot(request("7")).await.unwrap()).await.unwrap();
+    assert_eq!(answer.summary(), (503, "lock-lost".into(), "1".into()));
+    assert_eq!(layer.stats().counts().lost, 1);
+    all_free(&locks).await;
+}
+
+/// They would be read for ever, and count nothing.
+#[tokio::test]
+async fn frames_without_data_do_not_keep_the_head_back() {
+    const MANY: u64 = 100_000;
+    let (locks, read) = (memory(), Arc::new(AtomicU64::new(0)));
+    let counted = Arc::clone(&read);
+    let service = layer(&locks).build().unwrap().layer(tower::service_fn(move |_| {
+        let counted = Arc::clone(&counted);
+        let empty = futures_util::stream::iter(0..MANY).map(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, Error>(Frame::data(Bytes::new()))
+        });
+        std::future::ready(Ok::<_, Error>(Response::new(StreamBody::new(empty))))
+    }));
+    let response = service.oneshot(request("7")).await.unwrap();
+    assert!(read.load(Ordering::Relaxed) < MANY / 10, "{read:?} were read ahead");
+    assert!(Answer::of(response).await.unwrap().body.is_empty());
+    assert!(is_free(&locks, "t:7").await);
 }
 
 /// A body that counts as work under the key for as long as it is there.
@@ -126,12 +281,28 @@ async fn a_whole_answer_means_that_the_key_is_free() {
     };
     let full = layer.layer(tower::service_fn(|_| async { Ok::<_, Error>(Response::new(Full::<Bytes>::from("pong"))) }));
     let response = full.oneshot(request("full")).await.unwrap();
+    // It was there at once, so the key is free before the answer is sent.
+    assert!(is_free(&locks, "t:full").await);
     let mut body = pin!(response.into_body());
     assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(4), false));
-    assert!(!is_free(&locks, "t:full").await);
-    // Readers of a body of known length do not ask for more.
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "pong");
-    assert!(body.is_end_stream() && is_free(&locks, "t:full").await);
+    assert!(body.is_end_stream() && body.frame().await.is_none());
+
+    let (rest, long) = (Bytes::from_static(b"pong"), Bytes::from(vec![b'x'; 64 * 1024]));
+    let size = (long.len() + rest.len()) as u64;
+    let chunks = [long.clone(), rest.clone()];
+    let large = layer.layer(tower::service_fn(move |_| {
+        let chunks = chunks.clone().map(|data| Ok::<_, Error>(Frame::data(data)));
+        let body = StreamBody::new(futures_util::stream::iter(chunks));
+        async move { Ok::<_, Error>(Response::builder().header("content-length", size).body(body).unwrap()) }
+    }));
+    let mut body = pin!(large.oneshot(request("large")).await.unwrap().into_body());
+    assert!(!is_free(&locks, "t:large").await, "more than 64 KiB were read ahead");
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), long);
+    assert!(!is_free(&locks, "t:large").await);
+    // Readers of a body of known length do not ask for more.
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), rest);
+    assert!(body.is_end_stream() && is_free(&locks, "t:large").await);
     assert!(body.frame().await.is_none());
 
     let empty = layer.layer(tower::service_fn(|_| async { Ok::<_, Error>(Response::new(Empty::<Bytes>::new())) }));
@@ -147,16 +318,28 @@ async fn a_whole_answer_means_that_the_key_is_free() {
 async fn the_end_of_an_answer_waits_for_its_release() {
     let (store, locks) = faulty();
     let layer = layer(&locks).ttl(Duration::from_secs(10)).build().unwrap();
-    let service = layer.layer(tower::service_fn(|_| async { Ok::<_, Error>(Response::new(Full::<Bytes>::from("pong"))) }));
-    store.at(Operation::Release, 1, Fate::DelayedBefore(Duration::from_millis(20)));
-    let response = service.oneshot(request("7")).await.unwrap();
-    let mut body = pin!(response.into_body());
     let mut context = Context::from_waker(std::task::Waker::noop());
+    let (frames, body) = streamed();
+    store.at(Operation::Release, 1, Fate::DelayedBefore(Duration::from_millis(20)));
+    let mut body = pin!(layer.layer(once(Response::new(body))).oneshot(request("7")).await.unwrap().into_body());
+    frames.send(trailers()).unwrap();
     assert!(body.as_mut().poll_frame(&mut context).is_pending());
-    assert_eq!((store.calls(Operation::Release), body.size_hint().exact()), (1, Some(4)));
+    assert_eq!(store.calls(Operation::Release), 1);
     assert!(!is_free(&locks, "t:7").await);
-    assert_eq!(soon("the body", body.frame()).await.unwrap().unwrap().into_data().unwrap(), "pong");
+    assert!(soon("the body", body.frame()).await.unwrap().unwrap().is_trailers());
     assert!(is_free(&locks, "t:7").await);
+
+    // Of an answer that is there at once, the head waits as well.
+    store.at(Operation::Release, 1, Fate::DelayedBefore(Duration::from_millis(20)));
+    let full = layer.layer(tower::service_fn(|_| async { Ok::<_, Error>(Response::new(Full::<Bytes>::from("pong"))) }));
+    let mut answering = pin!(full.oneshot(request("8")));
+    while store.calls(Operation::Release) < 2 {
+        assert!(answering.as_mut().poll(&mut context).is_pending());
+        tokio::task::yield_now().await;
+    }
+    assert!(!is_free(&locks, "t:8").await);
+    let body = soon("the answer", answering).await.unwrap().into_body();
+    assert!(is_free(&locks, "t:8").await && body.size_hint().exact() == Some(4));
 }
 
 #[tokio::test]
@@ -172,8 +355,8 @@ async fn a_store_that_does_not_answer_the_release_does_not_keep_the_answer() {
 #[tokio::test]
 async fn a_body_that_is_dropped_frees_the_key() {
     let locks = memory();
-    let service = locked(&layer(&locks).build().unwrap(), &Handler::open());
-    let response = service.oneshot(request("7")).await.unwrap();
+    let (_frames, body) = streamed();
+    let response = layer(&locks).build().unwrap().layer(once(Response::new(body))).oneshot(request("7")).await.unwrap();
     assert!(!is_free(&locks, "t:7").await);
     drop(response);
     all_free(&locks).await;
@@ -204,7 +387,7 @@ async fn a_panic_frees_the_key() {
 #[tokio::test]
 async fn a_lost_lease_cancels_the_handler() {
     let (store, locks) = faulty();
-    let (layer, handler) = (layer(&locks).build().unwrap(), Handler::new());
+    let (layer, handler) = (layer(&locks).ttl(Duration::from_secs(3)).build().unwrap(), Handler::new());
     let service = locked(&layer, &handler);
     // Its own clock ends the lease, since no renewal is answered.
     store.plan(|operation, _| if operation == Operation::Renew { Fate::Lost } else { Fate::Works });
@@ -227,13 +410,9 @@ async fn a_lost_lease_cancels_the_handler() {
 #[tokio::test]
 async fn a_lease_that_is_lost_while_the_body_is_sent_breaks_the_body_off() {
     let (store, locks) = faulty();
-    let layer = layer(&locks).build().unwrap();
+    let layer = layer(&locks).ttl(Duration::from_secs(3)).build().unwrap();
     let (frames, body) = streamed();
-    let body = Arc::new(std::sync::Mutex::new(Some(body)));
-    let service = layer.layer(service(move |_| {
-        let body = body.lock().unwrap().take().expect("one request");
-        Box::pin(async { Ok(Response::new(body)) })
-    }));
+    let service = layer.layer(once(Response::new(body)));
     let mut body = service.oneshot(request("7")).await.unwrap().into_body();
     frames.send(Frame::data(Bytes::from_static(b"one"))).unwrap();
     body.frame().await.unwrap().unwrap();
@@ -250,9 +429,9 @@ async fn a_lease_that_is_lost_while_the_body_is_sent_breaks_the_body_off() {
 #[tokio::test]
 async fn a_last_frame_after_the_end_of_the_lease_is_not_sent() {
     let (store, locks) = faulty();
-    let layer = layer(&locks).build().unwrap();
-    let service = layer.layer(tower::service_fn(|_| async { Ok::<_, Error>(Response::new(Full::<Bytes>::from("pong"))) }));
-    let response = service.oneshot(request("7")).await.unwrap();
+    let (frames, body) = streamed();
+    let response = layer(&locks).build().unwrap().layer(once(Response::new(body))).oneshot(request("7")).await.unwrap();
+    frames.send(trailers()).unwrap();
     store.plan(|operation, _| if operation == Operation::Renew { Fate::Lost } else { Fate::Works });
     // No reader polls the body in this time.
     while !is_free(&locks, "t:7").await {
@@ -264,7 +443,7 @@ async fn a_last_frame_after_the_end_of_the_lease_is_not_sent() {
 #[tokio::test]
 async fn the_longest_hold_ends_a_handler_that_hangs() {
     let ((_store, locks), handler) = (faulty(), Handler::new());
-    let service = locked(&layer(&locks).max_hold(Duration::from_millis(100)).build().unwrap(), &handler);
+    let service = locked(&layer(&locks).ttl(Duration::from_secs(10)).max_hold(Duration::from_secs(2)).build().unwrap(), &handler);
     assert_eq!(send(&service, request("7")).await.reason(), "lock-lost");
     handler.is_empty().await;
     all_free(&locks).await;
@@ -382,7 +561,7 @@ async fn a_repeat_within_the_cool_down_is_refused() {
 #[tokio::test]
 async fn the_first_of_a_cool_down_says_when_to_come_back() {
     let server = RedisServer::start();
-    let redis = tenure_redis::connect(&server.url()).await.unwrap();
+    let redis = tenure_redis::connect(&(server.url() + "?timeout=5s")).await.unwrap();
     for locks in [redis, memory()] {
         let handler = Handler::new();
         let service = locked(&layer(&locks).cool_down(Duration::from_secs(60)).build().unwrap(), &handler);
@@ -443,13 +622,16 @@ async fn fence<B>(request: Request<B>) -> Result<Response<Full<Bytes>>, Error> {
 
 #[tokio::test]
 async fn the_fence_of_another_layer_is_not_passed_on() {
+    let began = Instant::now();
     let locks = memory();
     let outer = LockLayer::builder(locks.clone(), "outer", Key::header(KEY), OnOutage::FailClosed).build().unwrap();
     let (store, gone) = faulty();
     store.plan(|_, _| Fate::FailsBefore);
     let inner = LockLayer::builder(gone, "inner", Key::header(KEY), OnOutage::FailOpen).build().unwrap();
     let response = outer.layer(inner.layer(tower::service_fn(fence))).oneshot(request("7")).await.unwrap();
-    assert_eq!(&Answer::of(response).await.unwrap().body[..], b"None");
+    let answer = Answer::of(response).await.unwrap();
+    was_in_time(&answer, began.elapsed(), Duration::from_millis(100));
+    assert_eq!(&answer.body[..], b"None");
     let response = outer.layer(tower::service_fn(fence)).oneshot(request("7")).await.unwrap();
     assert!(Answer::of(response).await.unwrap().body.starts_with(b"Some"));
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure::{Locker, MemoryStore};
 use tenure_testkit::{Fate, Faulty, Operation, RedisServer};
@@ -160,6 +160,8 @@ async fn a_user_without_the_rights_is_refused_and_not_passed_by() {
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_is_stopped_in_the_middle() {
     const TTL: Duration = Duration::from_secs(3);
+    // A call may take a sixth of the ttl.
+    const IN_TIME: Duration = Duration::from_millis(600);
     let server = RedisServer::start();
     let locks = tenure_redis::connect(&server.url()).await.unwrap();
     let layer =
@@ -171,9 +173,19 @@ async fn redis_is_stopped_in_the_middle() {
     handler.entered(2).await;
     server.stop();
     // New requests meet the choice of their layer.
-    assert_eq!(send(&services[0], request("8")).await.reason(), "store-unavailable");
-    let unlocked = sending(&services[1], "8");
-    handler.entered(3).await;
+    let began = Instant::now();
+    let refused = send(&services[0], request("8")).await;
+    was_in_time(&refused, began.elapsed(), IN_TIME);
+    assert_eq!(refused.reason(), "store-unavailable");
+    let (began, mut unlocked) = (Instant::now(), sending(&services[1], "8"));
+    tokio::select! {
+        () = handler.entered(3) => {}
+        answer = &mut unlocked => {
+            let answer = answer.unwrap();
+            was_in_time(&answer, began.elapsed(), IN_TIME);
+            panic!("{answer:?}");
+        }
+    }
     // Requests that hold a lease are cancelled by the clock, while the server stands still.
     for first in first {
         assert_eq!(first.await.unwrap().reason(), "lock-lost");
@@ -182,7 +194,7 @@ async fn redis_is_stopped_in_the_middle() {
     handler.let_out(1);
     assert_eq!(unlocked.await.unwrap().fence(), None);
     server.cont();
-    let went_on = std::time::Instant::now();
+    let went_on = Instant::now();
     while !locks.list().await.is_ok_and(|names| names.is_empty()) {
         assert!(went_on.elapsed() < TTL + Duration::from_millis(500), "still taken: {:?}", locks.list().await);
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
-use http::{HeaderMap, HeaderName, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -156,6 +156,20 @@ pub(crate) fn streamed() -> (Frames, Streamed) {
     (frames, Streamed(stream::unfold(received, frame).boxed()))
 }
 
+/// A service that answers one request.
+pub(crate) fn once(answer: Response<Streamed>) -> Stub {
+    let answer = std::sync::Mutex::new(Some(answer));
+    service(move |_| {
+        let answer = answer.lock().unwrap().take().expect("one request");
+        Box::pin(async { Ok(answer) })
+    })
+}
+
+/// Trailers, which end a body.
+pub(crate) fn trailers() -> Frame<Bytes> {
+    Frame::trailers(HeaderMap::from_iter([(HeaderName::from_static("x-sum"), HeaderValue::from_static("1"))]))
+}
+
 /// A body of one text.
 pub(crate) fn text(text: impl Into<Bytes>) -> Streamed {
     Streamed(stream::iter([Frame::data(text.into())]).boxed())
@@ -238,6 +252,11 @@ pub(crate) async fn send(service: &Lock<Stub>, request: Request<Full<Bytes>>) ->
 pub(crate) fn sending(service: &Lock<Stub>, key: &str) -> tokio::task::JoinHandle<Answer> {
     let (service, request) = (service.clone(), request(key));
     tokio::spawn(async move { send(&service, request).await })
+}
+
+/// A process that was late itself says that it is overloaded, and rightly.
+pub(crate) fn was_in_time(answer: &Answer, took: Duration, limit: Duration) {
+    assert!(answer.reason() != "overloaded" || took < limit, "the verdict took {took:?}");
 }
 
 /// Waits until so many requests wait behind another, or have joined it.

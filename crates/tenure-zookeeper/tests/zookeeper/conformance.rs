@@ -1,6 +1,7 @@
 //! Conformance on a real server behind a proxy that can fall silent. Each subject has a chroot of its own.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure::store::Store;
@@ -31,6 +32,11 @@ impl Subject for Chroot {
         let control = if silent { Proxy::black_hole } else { Proxy::heal };
         control(&self.proxy);
         Ok(())
+    }
+
+    /// A session ends up to three ticks late, and a store deletes a node a moment after its ttl.
+    fn overtime(&self) -> Duration {
+        Duration::from_secs(1)
     }
 
     fn exceptions(&self) -> Vec<&'static str> {

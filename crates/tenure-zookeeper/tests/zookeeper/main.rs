@@ -38,7 +38,7 @@ async fn gone(store: &dyn Store, name: &str, why: &str) {
             tokio::task::yield_now().await;
         }
     };
-    timeout(Duration::from_secs(5), gone).await.unwrap_or_else(|_| panic!("{name} is still taken: {why}"));
+    timeout(PATIENCE, gone).await.unwrap_or_else(|_| panic!("{name} is still taken: {why}"));
 }
 
 /// Not a case: the workers of these tests begin here.

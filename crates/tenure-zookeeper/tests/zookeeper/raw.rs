@@ -74,9 +74,14 @@ impl Raw {
 
     /// Makes a node with these rights for everybody, and all for this user.
     pub(crate) async fn create(&mut self, path: &str, rights: i32) {
+        self.create_with(path, "", rights).await;
+    }
+
+    /// As [`create`](Self::create), with a value.
+    pub(crate) async fn create_with(&mut self, path: &str, value: &str, rights: i32) {
         let mut body = Vec::new();
         put(&mut body, path.as_bytes());
-        put(&mut body, b"");
+        put(&mut body, value.as_bytes());
         put_acl(&mut body, rights);
         body.extend(0_i32.to_be_bytes());
         self.ask(1, CREATE, &body).await;

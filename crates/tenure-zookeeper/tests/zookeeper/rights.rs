@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::ErrorKind;
-use tenure::store::Store as _;
+use tenure::store::{RenewReply, Store as _};
 use tenure_testkit::ZooKeeperServer as Server;
 use tenure_zookeeper::Options;
 use tokio::net::TcpListener;
@@ -19,7 +19,7 @@ async fn a_node_that_may_be_made_and_not_deleted_goes_with_its_session() {
     let mut admin = Raw::connect(Server::shared().addr(), "admin:secret").await;
     admin.create(&format!("/{chroot}"), ALL).await;
     admin.create(&format!("/{chroot}/x"), READ | WRITE | MAKE).await;
-    let url = Server::shared().url(&chroot);
+    let url = Server::shared().url(&chroot) + "?timeout=10s";
     let (store, other) = (open(&url).await, open(&url).await);
     let held = owner();
     granted(&store, &request("x", &held)).await;
@@ -35,7 +35,7 @@ async fn an_acquisition_that_may_not_read_has_made_its_node() {
     let mut admin = Raw::connect(Server::shared().addr(), "admin:secret").await;
     admin.create(&format!("/{chroot}"), ALL).await;
     admin.create(&format!("/{chroot}/x"), WRITE | MAKE).await;
-    let store = open(&Server::shared().url(&chroot)).await;
+    let store = open(&(Server::shared().url(&chroot) + "?timeout=10s")).await;
     // The session goes on for it.
     granted(&store, &request("y", &owner())).await;
     let error = store.acquire(&request("x", &owner())).await.unwrap_err();
@@ -43,11 +43,30 @@ async fn an_acquisition_that_may_not_read_has_made_its_node() {
     assert!(error.may_have_been_applied(), "its node is there: {error:?}");
 }
 
+/// A server that counts the nodes of a path takes no more than were allowed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_that_is_used_up_is_named() {
+    let server = Server::start_with("enforceQuota=true\n");
+    let store = open(&(server.url("counted") + "?timeout=10s")).await;
+    let held = owner();
+    granted(&store, &request("x", &held)).await;
+    let mut admin = Raw::connect(server.addr(), "admin:secret").await;
+    admin.create("/zookeeper/quota/counted", ALL).await;
+    let limits = "count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=3";
+    admin.create_with("/zookeeper/quota/counted/zookeeper_limits", limits, ALL).await;
+    admin.create_with("/zookeeper/quota/counted/zookeeper_stats", "count=3,bytes=0", ALL).await;
+    let error = store.acquire(&request("x", &owner())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("quota") && !error.may_have_been_applied(), "{error:?}");
+    // Who holds is not touched.
+    assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+}
+
 /// The lease is there, whatever the server thinks of the question.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_that_is_refused_is_no_loss() {
     let chroot = Server::fresh_chroot();
-    let store = open(&Server::shared().url(&chroot)).await;
+    let store = open(&(Server::shared().url(&chroot) + "?timeout=10s")).await;
     let held = owner();
     granted(&store, &request("x", &held)).await;
     let mut admin = Raw::connect(Server::shared().addr(), "admin:secret").await;
@@ -85,4 +104,15 @@ async fn a_closed_node_hides_no_other_in_a_list() {
     granted(&closed, &request("x", &owner())).await;
     let names: Vec<_> = all.inspect(None).await.unwrap().iter().map(|entry| entry.name.to_string()).collect();
     assert_eq!(names, ["mine"]);
+}
+
+/// It says so in the answer to each request, and a wait went on asking.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_wants_a_login_refuses_those_without_one() {
+    let server = Server::start_with("enforce.auth.enabled=true\nenforce.auth.schemes=digest\n");
+    let store = open(&(server.url("app") + "?timeout=3s")).await;
+    let error = store.acquire(&request("x", &owner())).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("log"), "{error:?}");
+    let store = open(&server.url("app").replace("://", "://me:secret@")).await;
+    granted(&store, &request("x", &owner())).await;
 }

@@ -20,7 +20,7 @@ async fn a_closed_acl_keeps_others_out() {
     let held = owner();
     granted(&store, &request("x", &held)).await;
     busy(&same, &request("x", &owner())).await;
-    let stranger = open(&(plain.clone() + "?prefix=closed")).await;
+    let stranger = open(&(plain.clone() + "?prefix=closed&timeout=10s")).await;
     let error = stranger.acquire(&request("x", &owner())).await.unwrap_err();
     assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("ACL"), "{error}");
     store.release(&lease("x", &held), Duration::ZERO).await.unwrap();
@@ -60,11 +60,11 @@ async fn a_lease_may_end_three_ticks_late() {
 /// The server has its shortest and its longest, of 2 and, here, 600 ticks.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ttl_is_what_the_server_keeps() {
-    let store = open(&Server::shared().url(&Server::fresh_chroot())).await;
+    let store = open(&(Server::shared().url(&Server::fresh_chroot()) + "?timeout=5s")).await;
     assert_eq!(store.features().min_ttl, Duration::from_millis(400));
     let longest = request("x", &owner()).with_ttl(Duration::from_millis(119_800));
     assert_eq!(granted(&store, &longest).await.ttl, longest.ttl, "the longest, less a tick");
-    let held = request("y", &owner()).with_ttl(Duration::from_millis(500));
+    let held = request("y", &owner()).with_ttl(Duration::from_secs(10));
     granted(&store, &held).await;
     for ttl in [Duration::from_secs(3_600), Duration::MAX] {
         let refused = store.acquire(&request("z", &owner()).with_ttl(ttl)).await.unwrap_err();
@@ -108,7 +108,7 @@ async fn stays_closed(above: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_of_many_ttls_leave_few_sessions() {
     let server = Server::start();
-    let store = open(&server.url("app")).await;
+    let store = open(&(server.url("app") + "?timeout=5s")).await;
     let kept = request("kept", &owner());
     granted(&store, &kept).await;
     for ttl in 1..=20 {

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use tenure::Owner;
 use tenure::store::{AcquireReply, RenewReply};
 use tenure_conformance::Process;
 use tenure_testkit::{Program, Proxy, ShiftedClock, Worker, ZooKeeperServer as Server};
+use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use crate::requests::{TTL, busy, granted, lease, owner, request};
@@ -125,4 +127,37 @@ async fn a_watch_of_an_unused_name_makes_no_node() {
         timeout(Duration::from_secs(5), notices.next()).await.unwrap_or_else(|_| panic!("no notice: {used}")).unwrap();
         direct.release(&lease("x", &held), Duration::ZERO).await.unwrap();
     }
+}
+
+/// A server that takes connections and says nothing, and the time for one attempt was a day. Nobody could make a session.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_connects_again_holds_nobody_up() {
+    let (proxy, deaf) = (Proxy::start_opaque(Server::shared().addr()), TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let hosts = format!("zookeeper://{},{}", proxy.addr(), deaf.local_addr().unwrap());
+    let store = open(&format!("{hosts}/{}?timeout=1s", Server::fresh_chroot())).await;
+    let short = |owner: &Owner| request("x", owner).with_ttl(Duration::from_millis(400));
+    let first = owner();
+    while store.acquire(&short(&first)).await.is_err() {}
+    while store.release(&short(&first).lease(), Duration::ZERO).await.is_err() {}
+    let watched = async {
+        loop {
+            match store.watch(&request("x", &owner())).await {
+                Ok(notices) => return notices,
+                // After a silence it may try the deaf one first.
+                Err(error) => assert!(error.is_transient(), "{error:?}"),
+            }
+        }
+    };
+    let _notices = timeout(Duration::from_secs(10), watched).await.expect("it does not watch");
+    proxy.refuse();
+    proxy.cut();
+    // By then the session has ended, and the watch has begun to make another one.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    proxy.accept();
+    let granted = async {
+        while !matches!(store.acquire(&short(&owner())).await, Ok(AcquireReply::Granted(_))) {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(10), granted).await.expect("a watch is in the way of all others");
 }

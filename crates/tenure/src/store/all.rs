@@ -152,7 +152,8 @@ impl AllOf {
 
 /// Runs one call, until `end` at the latest. The error says in which store.
 async fn until<T>(end: Instant, store: &dyn Store, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let silent = |_| Err(Error::unreachable("no answer in time").maybe_applied());
+    let limit = end.saturating_duration_since(Instant::now());
+    let silent = |_| Err(Error::unreachable(format!("no answer within {limit:?}")).maybe_applied());
     timeout_at(end, call).await.unwrap_or_else(silent).map_err(|error| error.context(store))
 }
 

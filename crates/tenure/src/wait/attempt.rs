@@ -62,6 +62,10 @@ impl Attempt {
         answer
     }
 
+    pub(super) const fn is_unanswered(&self) -> bool {
+        self.unanswered
+    }
+
     /// Marks that the token may be anywhere from now on, also if the future is dropped. Returns
     /// what was known before.
     fn sending(&mut self) -> (bool, bool) {

@@ -224,6 +224,10 @@ impl Wait<'_> {
                 let heartbeat = state
                     .heartbeat
                     .filter(|heartbeat| heartbeat.grant_seq.is_some_and(|grant_seq| fence.counter() > grant_seq))?;
+                // One that nobody heard of may have confirmed the hold, with a later number.
+                if state.attempt.is_unanswered() {
+                    return None;
+                }
                 let handoff_ttl = handoff_ttl.min(heartbeat.handoff_ttl);
                 if !self.accepts_handoff(heartbeat.sent_at, handoff_ttl) {
                     return None;

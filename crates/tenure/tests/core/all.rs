@@ -213,7 +213,7 @@ async fn a_guard_ends_when_one_store_has_lost_its_lease() {
     for first in [true, false] {
         let world = two();
         let locks = Locker::new(world.both.clone());
-        let guard = locks.mutex("door").ttl(ms(1_500)).acquire().await.unwrap();
+        let guard = locks.mutex("door").ttl(ms(3_600)).acquire().await.unwrap();
         let store = if first { &world.first } else { &world.second };
         let lease = Lease::new(guard.name().clone(), guard.token().clone(), Share::MUTEX, LONG);
         assert_eq!(release(store.inner(), &lease).await, ReleaseReply::Released);

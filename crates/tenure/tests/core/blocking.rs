@@ -95,9 +95,9 @@ fn a_name_is_held_as_often_as_it_was_taken() {
 #[test]
 fn a_lock_is_renewed_while_its_thread_works() {
     let (_store, locks) = over_a_store();
-    let guard = locks.mutex("door").ttl(secs(1)).acquire().unwrap();
+    let guard = locks.mutex("door").ttl(secs(3)).acquire().unwrap();
     drop(locks);
-    std::thread::sleep(ms(1_500));
+    std::thread::sleep(ms(3_300));
     assert_eq!(guard.state(), State::Held, "nobody renewed it");
 }
 
@@ -123,7 +123,7 @@ fn the_last_handle_waits_for_the_last_release() {
         let started = Instant::now();
         if inside {
             runtime.block_on(async { drop(locks) });
-            assert!(started.elapsed() < ms(500), "it blocked a runtime for {:?}", started.elapsed());
+            assert!(started.elapsed() < ms(500), "the end of the runtime took {:?}", started.elapsed());
         } else {
             drop(locks);
             assert!(started.elapsed() < secs(3), "{:?}", started.elapsed());

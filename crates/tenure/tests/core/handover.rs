@@ -159,6 +159,21 @@ async fn a_push_after_an_old_heartbeat_is_a_hint() {
     assert!(!scene.waiter.is_finished());
 }
 
+/// The store may have confirmed the hold by a heartbeat that nobody heard of. Its number is later than the pushed one, and
+/// others see it.
+#[tokio::test(start_paused = true)]
+async fn a_push_after_an_unheard_heartbeat_is_a_hint() {
+    for (fate, asked) in [(Fate::Fails, 0), (Fate::Unheard, 1)] {
+        let scene = scene(|acquire| acquire).await;
+        scene.store.fated(fate);
+        tokio::time::sleep(ms(1_300)).await;
+        scene.store.fated(Fate::Works);
+        scene.store.called().await;
+        settle().await;
+        assert_eq!(scene.pushes(scene.grant_seq() + 1, HANDOFF_TTL).await, asked, "{fate:?}");
+    }
+}
+
 /// Its first renewal may fail once, at any age of the heartbeat.
 #[tokio::test(start_paused = true)]
 async fn a_believed_lease_survives_one_error() {

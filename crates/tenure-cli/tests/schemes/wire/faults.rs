@@ -79,7 +79,7 @@ fn a_holder_that_is_killed_costs_the_other_side_its_ttl() {
         let killed = Instant::now();
         place.line("held");
         let took = killed.elapsed();
-        assert!(took < Duration::from_secs(3 + 1 + 2), "theirs: {theirs}, {took:?}, of which {left} ms were left");
+        assert!(took < Duration::from_secs(3 + 1 + 2), "theirs: {theirs}, {left} ms were left: took {took:?}");
         release(waiter);
     }
 }
@@ -105,7 +105,7 @@ fn a_waiter_that_is_killed_costs_those_behind_it_nothing() {
         release(holder);
         place.line("held");
         let took = released.elapsed();
-        assert!(took < HANDOFF_TTL, "theirs: {theirs}, {took:?}");
+        assert!(took < HANDOFF_TTL, "theirs: {theirs}, took {took:?}");
         release(behind);
     }
 }
@@ -129,7 +129,7 @@ fn a_waiter_in_python_that_stands_still_loses_its_turn_and_no_more() {
     release(holder);
     place.line("held");
     let took = released.elapsed();
-    assert!(took < A_DEAD_WAITER + Duration::from_secs(2), "{took:?}");
+    assert!(took < A_DEAD_WAITER + Duration::from_secs(2), "took {took:?}");
     first.signal(Signal::SIGCONT);
     wait_for("it to queue anew", || waiters(&server) == 1);
     release(behind);
@@ -246,7 +246,8 @@ fn the_client_in_python_outlives_the_loss_of_any_reply() {
                 lose(&proxy, k);
                 let began = Instant::now();
                 let ended = turn(&place, &server, &proxy, one_before, ttl);
-                assert!([0, 69].contains(&ended.code), "without reply {k}: {ended:?}");
+                // One that stands still for its short ttl loses what it has.
+                assert!([0, 69, 79].contains(&ended.code), "without reply {k}: {ended:?}");
                 assert!(began.elapsed() < Duration::from_secs(30), "without reply {k}: {:?}", began.elapsed());
                 turns += 1;
                 check_turns(&place, &server, usize::try_from(turns).unwrap());
@@ -276,7 +277,7 @@ fn no_command_of_the_client_in_python_runs_late() {
             k += 1;
             proxy.hold_request(k, PATIENCE);
             let ended = turn(&place, &server, &proxy, one_before, "1.2");
-            assert!([0, 69].contains(&ended.code), "request {k}: {ended:?}");
+            assert!([0, 69, 79].contains(&ended.code), "request {k}: {ended:?}");
             turns += 1;
             let index = usize::try_from(k).unwrap() - 1;
             let Some(held) = proxy.log().get(index).cloned() else { break };
@@ -297,7 +298,7 @@ fn the_client_in_python_notices_a_loss_before_the_lease_ends() {
     let (place, server) = (Place::new(), RedisServer::start());
     let proxy = Proxy::start(server.addr());
     let side = WIRE.start_with(&place, &proxy.url(), "watch", |python| {
-        python.env("TTL", "8");
+        python.env("TTL", "30");
     });
     place.line("held");
     proxy.black_hole();

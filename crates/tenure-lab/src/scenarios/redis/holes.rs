@@ -79,6 +79,8 @@ fn back_after_doubt(stage: &mut Stage<'_>, redis: &Redis) {
 /// The counter falls back to what a connection has seen, which trusts it for a second.
 fn back_at_once(stage: &mut Stage<'_>, redis: &Redis) {
     let (a, b) = (stage.near(), stage.far());
+    // Its process starts before that second.
+    a.settles();
     let warm = b.takes("warm");
     let copy = redis.server.cli("GET tenure:fence");
     stage.expect(&warm.releases(), "Released");
@@ -116,6 +118,8 @@ fn clocks_apart(stage: &mut Stage<'_>, redis: &Redis) {
 fn two_primaries(stage: &mut Stage<'_>, redis: &Redis) {
     let replica = RedisServer::replica_of(&redis.server);
     let (a, b) = (stage.near(), stage.actor(&replica.url()));
+    // Its process starts, and connects, before that second.
+    b.asks("other", terms().wait(Duration::ZERO)).failed("Unavailable");
     let first = a.takes(DOOR);
     replica.promote();
     replica.cli("DEL door");

@@ -218,8 +218,9 @@ fn forgotten(stage: &mut Stage<'_>, redis: &Redis, flush: &str, met: impl Fn() -
     let Line { held, first, second, .. } = lined_up(stage, &terms());
     stage.keeps = true;
     for (from, to) in [(&held, &first), (&first, &second)] {
-        redis.server.cli(flush);
+        // A waiter's heartbeat may notice it at once.
         let before = met();
+        redis.server.cli(flush);
         stage.fault(flush.to_owned());
         stage.hand_over(from, to);
         stage.holds_true(met() > before, "the server still knows them");
@@ -286,7 +287,7 @@ fn churned(stage: &mut Stage<'_>, redis: &Redis) {
             let event = stage.recorder.wait(2 * TTL, "a grant to one of those who wait", |event| granted(event).is_some());
             let served = waiting.swap_remove(granted(&event).expect("just found"));
             let how = served.releases();
-            stage.holds_true(how == "Released" || how == "Unknown", &how);
+            stage.holds_true(how == "Released" || how.starts_with("Unknown"), &how);
         }
         redis.proxy.heal();
         [&a, &b, &c].into_iter().for_each(Actor::settles);

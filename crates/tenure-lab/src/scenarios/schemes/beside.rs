@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use tenure_testkit::wait_until;
 use tenure_testkit::worker::{ByHand, Terms};
 
 use super::article::{Article, Takes};
 use crate::scenarios::fixtures::Redis;
-use crate::scenarios::stage::{DOOR, Heir, SLACK, Stage, now};
+use crate::scenarios::stage::{DOOR, Heir, PATIENCE, SLACK, Stage, now};
 
 pub(super) const OURS_IS_LATE: &str =
     "our holder is stopped for longer than its lease, and gives up when the other side has taken the name";
@@ -60,8 +61,8 @@ pub(super) fn our_release_is_held(stage: &mut Stage<'_>, redis: &Redis, takes: T
     let (before, value) = (redis.own_calls(), redis.value(DOOR));
     redis.proxy.heal();
     stage.fault("it arrives");
+    wait_until(PATIENCE, "a release of A to arrive", || redis.own_calls() > before);
     a.settles();
-    stage.holds_true(redis.own_calls() > before, "no release of A arrived");
     stage.expect(&redis.value(DOOR), &value);
     article.leaves("DEL KEY");
     stage.free_due(DOOR, SLACK);

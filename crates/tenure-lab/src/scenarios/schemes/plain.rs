@@ -11,7 +11,7 @@ use super::beside::{our_release_is_held, ours_is_late, theirs_cuts_short, theirs
 use crate::Item;
 use crate::scenarios::fixtures::Redis;
 use crate::scenarios::scheme::{SET_NX, SETNX_EXPIRE, SETNX_EXPIRE_LUA};
-use crate::scenarios::stage::{DOOR, OPERATION, PATIENCE, POLL, SLACK, Stage, TTL, terms};
+use crate::scenarios::stage::{DOOR, OPERATION, PATIENCE, POLL, SLACK, Stage, TTL, now, terms};
 
 pub(super) fn items() -> Vec<Item> {
     [setnx_expire(), setnx_expire_lua(), set_nx()].concat()
@@ -97,9 +97,11 @@ fn rounded(stage: &mut Stage<'_>, redis: &Redis) {
     stage.holds_true(!redis.has(DOOR), "it was asked for");
     let more = Duration::from_millis(stage.rng.u64(1_100..2_000));
     stage.fault(format!("it is asked for {more:?}"));
+    let asked = now();
     let acquisition = a.asks(DOOR, Terms::new(more).fixed());
     acquisition.granted();
     let left = redis.left(DOOR);
-    stage.holds_true(left + SLACK > TTL && left <= TTL, &format!("{left:?} are left"));
+    let was_given = left + Duration::from_nanos(now() - asked) + Duration::from_millis(2) >= TTL;
+    stage.holds_true(was_given && left <= TTL, &format!("{left:?} are left"));
     stage.is_left(&acquisition);
 }

@@ -87,7 +87,8 @@ fn written_over(stage: &mut Stage<'_>, redis: &Redis) {
 
 /// Its `EXEC` comes to nothing.
 fn theirs_on_one_connection(stage: &mut Stage<'_>, redis: &Redis) {
-    let (article, a) = (lease_begins(stage, redis, IN_A_TRANSACTION), stage.near());
+    let a = stage.near();
+    let article = lease_begins(stage, redis, IN_A_TRANSACTION);
     let mut link = article.connects();
     says(&mut link, "WATCH door");
     stage.expect(&says(&mut link, "GET door").text(), "10.0.0.1_17");

@@ -24,7 +24,7 @@ fn frames_arrive_in_slices_and_whole_again_after_heal() {
     let scene = Scene::new();
     scene.proxy.slice(1);
     // A reader that is slow sees several slices as one piece, but hardly all of them.
-    assert!(pieces(&scene, 20_000).len() > 10);
+    assert!((0..10).any(|_| pieces(&scene, 20_000).len() > 10));
     let mut client = scene.connected();
     assert_eq!(client.command(&["SET", "k", "v"]).unwrap(), "OK");
     scene.proxy.heal();
@@ -47,11 +47,11 @@ fn a_throttle_is_paid_each_way_and_for_each_connection_alone() {
     let took = start.elapsed();
     // A quarter of a second each way, less the first tick of each.
     assert!(took >= Duration::from_millis(450), "{took:?}");
-    assert!(took < Duration::from_millis(1_500), "{took:?}");
+    assert!(took < Duration::from_millis(1_500), "took {took:?}");
     scene.proxy.heal();
     let start = Instant::now();
     clients[0].command(&["ECHO", &text]).unwrap();
-    assert!(start.elapsed() < Duration::from_millis(200));
+    assert!(start.elapsed() < Duration::from_millis(200), "took {:?}", start.elapsed());
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_throttle_keeps_its_rate_in_small_pieces() {
         let took = start.elapsed();
         // A fifth of a second each way.
         assert!(took >= Duration::from_millis(380), "{bytes} at once: {took:?}");
-        assert!(took < Duration::from_millis(700), "{bytes} at once: {took:?}");
+        assert!(took < Duration::from_millis(700), "{bytes} at once took {took:?}");
         scene.proxy.heal();
     }
 }

@@ -133,7 +133,7 @@ impl Planting {
             let Lease { name, owner, share, ttl, .. } = &*me.lease;
             let request = Request::new(name.clone(), owner.clone(), *share, *ttl);
             let answer = timeout(me.limit, me.nodes[at].acquire(&request)).await;
-            let silent = |_| Err(Error::unreachable("no answer in time").maybe_applied());
+            let silent = |_| Err(Error::unreachable(format!("no answer within {:?}", me.limit)).maybe_applied());
             me.look(at, answer.unwrap_or_else(silent)).await;
         });
     }
