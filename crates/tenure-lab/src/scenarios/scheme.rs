@@ -17,6 +17,9 @@ pub(super) struct Scheme {
     pub(super) prefix: &'static str,
     /// How many commands are sent at once to take a free name.
     pub(super) takes: u64,
+    /// A command of which an acquire that comes late has one, be it in a script, and a clean-up that finds nothing has none.
+    /// Where such an acquire takes nothing there is no such command, and this is one of both.
+    pub(super) takes_by: &'static str,
     /// Which of the commands of a renewal or a release is the first that changes anything.
     pub(super) writes: u64,
     /// How much longer than [`TTL`](super::stage::TTL) a lease of that is kept.
@@ -37,6 +40,7 @@ pub(super) const NATIVE: Scheme = Scheme {
     parameters: "",
     prefix: "",
     takes: 4,
+    takes_by: "exec",
     writes: 1,
     longer: Duration::ZERO,
     fences: true,
@@ -46,8 +50,16 @@ pub(super) const NATIVE: Scheme = Scheme {
 };
 
 /// `SET NX PX`, as most libraries have it.
-pub(super) const SET_NX: Scheme =
-    Scheme { id: "set-nx", parameters: "&scheme=set-nx", takes: 1, fences: false, look: string, line: nobody, ..NATIVE };
+pub(super) const SET_NX: Scheme = Scheme {
+    id: "set-nx",
+    parameters: "&scheme=set-nx",
+    takes: 1,
+    takes_by: "set",
+    fences: false,
+    look: string,
+    line: nobody,
+    ..NATIVE
+};
 
 /// `SETNX`, then `EXPIRE`, then `DEL`.
 pub(super) const SETNX_EXPIRE: Scheme =
@@ -62,11 +74,11 @@ pub(super) const PHP: Scheme =
     Scheme { id: "php", parameters: "&scheme=php", prefix: "Lock:", longer: Duration::from_secs(3), ..SET_NX };
 
 /// `SETNX`, `GET`, `GETSET`: the value is the end of the lease.
-pub(super) const GETSET: Scheme = Scheme { id: "getset", parameters: "&scheme=getset", look: end, ..SET_NX };
+pub(super) const GETSET: Scheme = Scheme { id: "getset", parameters: "&scheme=getset", takes_by: "time", look: end, ..SET_NX };
 
 /// The `RLock` of Redisson: the owner is the only field of a hash.
 pub(super) const REDISSON: Scheme =
-    Scheme { id: "redisson", parameters: "&scheme=redisson", takes: 1, look: field, line: nobody, ..NATIVE };
+    Scheme { id: "redisson", parameters: "&scheme=redisson", takes: 1, takes_by: "hincrby", look: field, line: nobody, ..NATIVE };
 
 /// The `RFairLock` of Redisson, whose waiters are in a list.
 pub(super) const REDISSON_FAIR: Scheme =
@@ -77,6 +89,7 @@ pub(super) const WATCH: Scheme = Scheme {
     id: "watch",
     parameters: "&scheme=watch",
     takes: 6,
+    takes_by: "watch",
     writes: 7,
     look: first_of_record,
     line: waiting_in_record,

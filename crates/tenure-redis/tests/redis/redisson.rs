@@ -19,6 +19,11 @@ async fn opened(server: &RedisServer, parameters: &str) -> std::sync::Arc<dyn St
     Options::parse(&format!("{}?timeout=10s&scheme=redisson{parameters}", server.url())).unwrap().open().await.unwrap()
 }
 
+/// A store for leases of a second: a call of it may not take ten.
+async fn for_short_leases(server: &RedisServer) -> std::sync::Arc<dyn Store> {
+    Options::parse(&format!("{}?scheme=redisson", server.url())).unwrap().open().await.unwrap()
+}
+
 fn asks(name: &str) -> Request {
     Request::new(Name::new(name).unwrap(), Owner::generate("web-1").unwrap(), Share::MUTEX, LONG)
 }
@@ -383,7 +388,7 @@ const TTL: Duration = Duration::from_secs(4);
 #[tokio::test(flavor = "multi_thread")]
 async fn a_writer_is_renewed_whoever_reads_beside_it() {
     let server = RedisServer::start();
-    let locks = Locker::builder(opened(&server, "").await).ttl(TTL).build().unwrap();
+    let locks = Locker::builder(for_short_leases(&server).await).ttl(TTL).build().unwrap();
     let writer = locks.lock("site", Share::WRITE).acquire().await.unwrap();
     assert!(locks.read("site").try_acquire().await.unwrap().is_none(), "a writer has no readers");
     // The writer that reads on, and another reader of the same process that comes and goes.
@@ -410,7 +415,7 @@ async fn a_writer_is_renewed_whoever_reads_beside_it() {
 #[tokio::test]
 async fn a_fixed_lease_with_a_fence_ends_when_it_was_to_end() {
     let server = RedisServer::start();
-    let locks = Locker::new(opened(&server, "").await);
+    let locks = Locker::new(for_short_leases(&server).await);
     let held = locks.mutex("door").ttl(Duration::from_secs(1)).fixed_lease().acquire().await.unwrap();
     assert!(held.fence().is_some() && server.command(&["PTTL", "door"]).int() <= 1_000);
     assert_eq!(timeout(PATIENCE, held.lost()).await.expect("it ends"), EndReason::Expired);

@@ -173,10 +173,11 @@ fn unstoppable_acquire(stage: &mut Stage<'_>, redis: &Redis) {
     acquire_is_held(stage, redis, &a);
     // So that a clean-up has found nothing by then.
     std::thread::sleep(Duration::from_millis(stage.rng.u64(700..1_100)));
-    let before = redis.calls("exec");
+    let taken = || redis.calls(redis.scheme.takes_by);
+    let before = taken();
     redis.proxy.release_requests();
     stage.fault("it arrives");
-    wait_until(PATIENCE, "it to be executed", || redis.calls("exec") > before);
+    wait_until(PATIENCE, "it to be executed", || taken() > before);
     comes_next(stage, 2 * OPERATION + SLACK);
     a.settles();
 }
