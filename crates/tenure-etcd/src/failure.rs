@@ -51,8 +51,9 @@ impl Failed {
             Code::FailedPrecondition | Code::InvalidArgument if said.contains("auth") || said.contains("user name") => {
                 Error::refused(what).with_hint("correct the user and the password")
             }
+            // A member looks at the room once more when it has applied a write, and then says so of that one.
             Code::ResourceExhausted if said.contains("space") => {
-                Error::unavailable(what).with_hint("compact and defragment it, then: etcdctl alarm disarm")
+                Error::unavailable(what).maybe_applied().with_hint("compact and defragment it, then: etcdctl alarm disarm")
             }
             _ => Error::unavailable(what),
         };
@@ -117,4 +118,18 @@ pub(crate) fn is_full(error: &Error) -> bool {
 /// An answer that etcd does not give.
 pub(crate) fn unexpected(why: &str) -> Error {
     Error::unavailable(format!("etcd's answer cannot be used: {why}")).maybe_applied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_that_fills_the_database_may_be_there() {
+        let of = |text: &str| Failed::of(&Status::resource_exhausted(text), "etcd at x");
+        let full = of("etcdserver: mvcc: database space exceeded");
+        assert!(full.error.may_have_been_applied() && is_full(&full.error) && !full.leaves, "{full:?}");
+        let busy = of("etcdserver: too many requests");
+        assert!(!busy.error.may_have_been_applied() && !is_full(&busy.error), "{busy:?}");
+    }
 }

@@ -163,6 +163,12 @@ impl Unanswered {
         all.entry(of).or_default().push((id, until));
     }
 
+    /// Whether there are any.
+    pub(crate) fn has_any(&self) -> bool {
+        let (all, now) = (self.all(), Instant::now());
+        all.values().flatten().any(|(_, until)| *until > now)
+    }
+
     fn of(&self, id: &Id) -> Vec<i64> {
         let now = Instant::now();
         let all = self.all();

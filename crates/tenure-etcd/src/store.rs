@@ -70,6 +70,7 @@ impl Store for EtcdStore {
             .with_timed_calls(true)
             .with_min_ttl(Duration::from_secs(1))
             .with_late_end(self.shared.late_end())
+            .with_late_commands(self.shared.unanswered.has_any())
             .with_operation_timeout(self.timeout)
     }
 

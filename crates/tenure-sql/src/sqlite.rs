@@ -137,7 +137,8 @@ impl Store for SqliteStore {
         self.worker.call(self.limit(lease.ttl), false, move |file| file.release(&lease, linger)).await
     }
 
-    /// Reports hand-overs by any process of the machine, and names that this process has freed.
+    /// Reports hand-overs to this process by any process of the machine, and what this process has
+    /// taken and freed.
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
         let notices = self.listeners.listen(request);
         let arm = |file: &mut file::LockFile| {

@@ -325,6 +325,7 @@ impl<T: Table> Store for TableStore<T> {
         if request.share == Share::MUTEX && request.from.is_none() && request.enqueue != Enqueue::Heartbeat {
             match self.table.take(request, end).await? {
                 Tried::Done(counter) => {
+                    self.listeners.taken(&request.name);
                     check_counter(counter)?;
                     return Ok(AcquireReply::Granted(Grant::new(Fence::from_counter(counter), request.ttl)));
                 }
@@ -333,6 +334,9 @@ impl<T: Table> Store for TableStore<T> {
         }
         let acquire = |record: &mut Record, wake: &str, now, next: Next<'_>| record.acquire(request, wake, now, next);
         let Written { outcome: change, counter, listens } = self.call(&request.name, found, end, acquire).await?;
+        if matches!(change.answer, Answer::Granted(_)) {
+            self.listeners.taken(&request.name);
+        }
         self.publish(&request.name, &change);
         let notified = matches!(change.answer, Answer::Busy { position: Some(_), .. }) && listens;
         let poll_interval = if notified { HEARTBEAT.max(self.terms.poll_interval) } else { self.terms.poll_interval };
@@ -367,6 +371,7 @@ impl<T: Table> Store for TableStore<T> {
             }
             if let Wrote::All = self.table.write(&rows, &all_pushes, end).await? {
                 for (request, change) in requests.iter().zip(&changes) {
+                    self.listeners.taken(&request.name);
                     self.publish(&request.name, change);
                 }
                 return Ok(Some(changes.into_iter().map(|change| change.answer).collect()));
@@ -423,7 +428,7 @@ impl<T: Table> Store for TableStore<T> {
         Ok(change.answer)
     }
 
-    /// Reports hand-overs by any process, and names that this process has freed.
+    /// Reports hand-overs to this process by any process, and what this process has taken and freed.
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
         let notices = self.listeners.listen(request);
         self.table.listen(self.end(request.ttl)).await.map(|()| notices)

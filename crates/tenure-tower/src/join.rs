@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE};
+use http::header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE, UPGRADE};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, Version, response};
 use http_body::Frame;
@@ -21,7 +21,7 @@ use crate::problem::Problem;
 const LONGEST_JOIN: Duration = Duration::from_secs(30);
 
 /// Headers of requests that join nobody.
-const SPECIAL: [HeaderName; 6] = [RANGE, IF_RANGE, IF_MATCH, IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE];
+const SPECIAL: [HeaderName; 7] = [RANGE, IF_RANGE, IF_MATCH, IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE, UPGRADE];
 
 /// An answer, or why there is none.
 type Outcome = Result<Arc<Copied>, Problem>;
@@ -74,9 +74,10 @@ pub(crate) struct Recorder {
 }
 
 impl Question {
-    /// Whether the answer may be to these headers: a part, or that nothing has changed.
-    pub(crate) fn is_special(headers: &HeaderMap) -> bool {
-        SPECIAL.iter().any(|header| headers.contains_key(header))
+    /// Whether the answer may be of use to this client alone: a part, that nothing has changed, or another protocol on its
+    /// connection.
+    pub(crate) fn is_special<B>(request: &Request<B>) -> bool {
+        request.method() == Method::CONNECT || SPECIAL.iter().any(|header| request.headers().contains_key(header))
     }
 
     pub(crate) fn of<B>(name: &Name, request: &Request<B>) -> Self {

@@ -19,8 +19,8 @@ pub enum Duplicate {
     /// reads it. Waiting requests use memory, so limit their number in front of this layer.
     Wait(Duration),
     /// It gets a copy of the first one's answer, if that is in this process and asks for the same:
-    /// method, path and query. Else it is refused. A request with `Range` or one of the `If-*` headers
-    /// joins nobody, and nobody joins it.
+    /// method, path and query. Else it is refused. A request with `Range`, `Upgrade` or one of the `If-*`
+    /// headers joins nobody, and nobody joins it.
     ///
     /// The copy has the status, the headers, the body and its trailers. **Requests with the same
     /// key get the same answer, so the key has to name the user.** Bodies of requests and other headers,

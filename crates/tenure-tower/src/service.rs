@@ -90,7 +90,7 @@ where
         shared.stats.count(Event::Keyless);
         return handle(shared, inner, request, None, None, form).await;
     };
-    let joins = settings.duplicate == Duplicate::Join && !Question::is_special(request.headers());
+    let joins = settings.duplicate == Duplicate::Join && !Question::is_special(&request);
     let lead = match joins.then(|| shared.joins.enter(Question::of(&name, &request))) {
         Some(Joined::Later(follower)) => {
             shared.stats.count(Event::Joined);

@@ -80,9 +80,9 @@ impl Settings {
         if let Duplicate::Wait(limit) = self.duplicate { limit } else { Duration::ZERO }
     }
 
-    /// Longest time of one call to the store.
+    /// Longest time of one call to the store. A first lease covers the cool-down.
     pub(crate) fn call_limit(&self) -> Duration {
-        self.locks.store().features().limit(self.ttl.unwrap_or(Duration::MAX))
+        self.locks.store().features().limit(self.ttl.map_or(Duration::MAX, |ttl| ttl.max(self.cool_down)))
     }
 
     /// Makes the name of a key at the store.

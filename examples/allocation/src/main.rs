@@ -38,19 +38,19 @@ struct Args {
     #[arg(long)]
     no_fence: bool,
     /// Processes
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     workers: u32,
     /// Items of the stock; each has a lock of its own
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(i64).range(1..))]
     items: i64,
     /// Allocations in a second, by all workers together
-    #[arg(long, default_value_t = 500)]
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: u32,
     /// How long to allocate
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
     /// Ttl of a lock, in milliseconds
-    #[arg(long, default_value_t = 1_000)]
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     ttl: u64,
     /// Becomes one of the workers
     #[arg(long, hide = true)]

@@ -42,3 +42,13 @@ fn without_the_fence_updates_are_lost() {
     let lost = |report: &String| number(report, "lost updates ") > 0 && number(report, "stale writes accepted ") > 0;
     assert!((0..5).map(|_| run(&["--no-fence"])).any(|report| lost(&report)), "no stopped holder ever came too late");
 }
+
+#[test]
+fn bad_input_is_refused() {
+    for option in ["--workers", "--items", "--rate", "--seconds", "--ttl"] {
+        let output = Spawned::output(Command::new(env!("CARGO_BIN_EXE_allocation")).args([option, "0"])).unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains(option) && told.contains("not in"), "{told}");
+    }
+}

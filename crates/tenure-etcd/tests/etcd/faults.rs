@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use tenure::store::{Enqueue, Notice, ReleaseReply, RenewReply, Store};
+use tenure::store::{AcquireReply, Enqueue, Notice, ReleaseReply, RenewReply, Store};
 use tenure::{ErrorKind, Locker, Share};
 use tenure_testkit::{EtcdCluster, Proxy, wait_until};
 use tokio::time::timeout;
@@ -64,6 +64,40 @@ async fn a_command_that_comes_after_the_release_takes_nothing() {
             assert!(left.is_empty(), "{left:?} is left of a command that came late: {answer:?}");
         }
     }
+}
+
+/// Its waiter was told since that the name is taken, and asks by another token. What is left of the first is cleared all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_comes_after_the_wait_takes_nothing() {
+    let mut held_back = 0;
+    for spared in 0..4 {
+        let (proxy, store, other) = behind_proxy_with("&timeout=1s").await;
+        let locks = Locker::new(store.clone());
+        let first = proxy.commands();
+        let waiting = tokio::spawn(locks.mutex("x").ttl(Duration::from_secs(30)).acquire());
+        timeout(Duration::from_millis(300), proxy.reached(first + spared)).await.ok();
+        proxy.hold_present_requests();
+        let theirs = request("x", &owner());
+        if !matches!(other.acquire(&theirs).await.unwrap(), AcquireReply::Granted(_)) {
+            // It had gone through.
+            proxy.heal();
+            waiting.await.unwrap().unwrap().release().await.unwrap();
+            continue;
+        }
+        held_back += 1;
+        let queued = async { while other.inspect(Some(&theirs.name)).await.unwrap()[0].waiters.is_empty() {} };
+        timeout(PATIENCE, queued).await.expect("it does not ask again");
+        waiting.abort();
+        locks.flush_releases().await;
+        other.release(&theirs.lease(), Duration::ZERO).await.unwrap();
+        proxy.release_requests();
+        // The requests that were held back arrive before this is answered.
+        granted(&store, &request("y", &owner())).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let left = other.inspect(Some(&theirs.name)).await.unwrap();
+        assert!(left.is_empty(), "{left:?} is left of a command that came late, after {spared} messages");
+    }
+    assert!(held_back > 0, "nothing was held back");
 }
 
 /// The watch begins at a revision that is gone. The waiter asks again, and has the name.
@@ -319,6 +353,8 @@ async fn a_full_database_grants_nothing_and_says_so() {
     while fills().status.success() {}
     let error = store.acquire(&request("y", &owner())).await.unwrap_err();
     assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("alarm disarm"), "{error:?}");
+    // The write that filled the database has the same answer, and was applied.
+    assert!(error.may_have_been_applied(), "{error:?}");
     // Leases are renewed, and names are released: neither needs room.
     assert_eq!(store.renew(&[lease("x")]).await.remove(0).unwrap(), RenewReply::Renewed);
     assert_eq!(store.release(&lease("x"), Duration::ZERO).await.unwrap(), ReleaseReply::Released);

@@ -29,7 +29,7 @@ fn played(what: &str, field: &Field, processes: u64, kill_every: Option<Duration
     came.told(what, visits, began);
     let longest = came.tally.longest_wait();
     assert!(longest < patience, "one had its turn only after {longest:?}");
-    assert_eq!(came.tally.lost, 0, "leases were lost");
+    came.lost_none();
     is_left_clean(&server);
 }
 

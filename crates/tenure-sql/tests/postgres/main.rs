@@ -79,6 +79,12 @@ async fn behind_proxy() -> (Proxy, Arc<dyn Store>, Arc<dyn Store>) {
     (proxy, behind, open(&Server::shared().url(&table)).await)
 }
 
+#[tokio::test]
+async fn an_observer_that_hardly_polls_sees_each_leader_of_its_process() {
+    let store = open(&(Server::shared().url(&Server::fresh_table()) + "&timeout=5s")).await;
+    requests::each_leader_is_seen(&tenure::Locker::new(store)).await;
+}
+
 /// Not a case: the workers of these tests begin here.
 #[test]
 fn worker() {

@@ -6,8 +6,9 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use tenure::store::{AcquireReply, Busy, Enqueue, Grant, Request, Store};
-use tenure::{Lease, Name, Owner, Share};
+use tenure::{Lease, Locker, Name, Owner, Share};
 
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
@@ -128,4 +129,30 @@ pub(crate) async fn all_or_none(ours: &dyn Store, theirs: &dyn Store) {
     };
     tokio::join!(meddle, take);
     println!("taken {taken} times, refused {refused} times");
+}
+
+/// An observer that hardly polls, beside the candidates in their process.
+pub(crate) async fn each_leader_is_seen(locks: &Locker) {
+    let election = locks.election("billing").poll_interval(Duration::from_secs(3_600));
+    let mut leaders = election.observe();
+    let mut sees = async |label: Option<&str>| {
+        let seen = async { while leaders.next().await.unwrap().unwrap().as_ref().and_then(|leader| leader.label()) != label {} };
+        tokio::time::timeout(TTL, seen).await.unwrap_or_else(|_| panic!("{label:?} was not seen"));
+    };
+    let campaign = |label| {
+        let candidate = election.candidate(label).ttl(2 * TTL);
+        async move { candidate.campaign().await.unwrap() }
+    };
+    sees(None).await;
+    let first = campaign("first").await;
+    sees(Some("first")).await;
+    let second = tokio::spawn(campaign("second"));
+    while locks.inspect("billing").await.unwrap().unwrap().waiters.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    first.resign().await.unwrap();
+    let second = second.await.unwrap();
+    sees(Some("second")).await;
+    second.resign().await.unwrap();
+    sees(None).await;
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
+use tenure::Locker;
 use tenure::store::{AcquireReply, Enqueue, Notice, Request, Store as _};
 use tenure_sql::SqliteStore;
 use tenure_sql::sqlite::open;
@@ -301,4 +302,10 @@ async fn an_idle_waiter_burns_nothing() {
     let [cpu, time] = log.split(' ').map(|n| n.parse::<f64>().unwrap()).collect::<Vec<_>>()[..] else { panic!("{log}") };
     println!("an idle waiter: {:.3} ms of CPU a second", cpu / time * 1e3);
     assert!(cpu / time < 0.02, "{cpu} ns of CPU in {time} ns");
+}
+
+#[tokio::test]
+async fn an_observer_that_hardly_polls_sees_each_leader_of_its_process() {
+    let (_dir, path) = fresh();
+    crate::requests::each_leader_is_seen(&Locker::new(open(&path).unwrap())).await;
 }

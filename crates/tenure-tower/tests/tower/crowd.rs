@@ -68,6 +68,21 @@ async fn a_store_that_answers_others_is_not_gone() {
     assert_eq!(layer.stats().counts().failed_open, 1);
 }
 
+/// The first lease covers the cool-down, so the call for it has more time than one for the ttl.
+#[tokio::test]
+async fn an_outage_is_one_with_a_long_cool_down_as_well() {
+    let store = Faulty::new(MemoryStore::new());
+    let layer = LockLayer::builder(Locker::new(store.clone()), "t", Key::header(KEY), OnOutage::FailOpen);
+    let layer = layer.ttl(Duration::from_secs(3)).cool_down(LONG).build().unwrap();
+    let service = locked(&layer, &Handler::open());
+    store.plan(|operation, _| if operation == Operation::Acquire { Fate::HangsBefore } else { Fate::Works });
+    let began = Instant::now();
+    let answer = send(&service, request("7")).await;
+    was_in_time(&answer, began.elapsed(), Duration::from_millis(1_200));
+    assert_eq!((answer.status.as_u16(), answer.fence()), (200, None), "{}", answer.reason());
+    assert_eq!(layer.stats().counts().failed_open, 1);
+}
+
 #[tokio::test]
 async fn requests_without_a_turn_learn_of_an_outage_as_well() {
     let (store, layer) = impatient(Duration::from_millis(500));

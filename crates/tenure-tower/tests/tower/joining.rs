@@ -291,10 +291,11 @@ async fn requests_of_other_routes_do_not_join() {
     assert_eq!((handler.entries(), layer.stats().counts().joined), (1, 1));
 }
 
-/// Their answers are of use only to a client that has a part, or an earlier state.
+/// Their answers are of use only to a client that has a part, or an earlier state, or to the connection they came on.
 #[tokio::test]
-async fn requests_for_a_part_or_a_change_do_not_join() {
-    const ALONE: [&str; 6] = ["range", "if-range", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since"];
+async fn requests_for_a_part_a_change_or_another_protocol_do_not_join() {
+    const ALONE: [&str; 7] =
+        ["range", "if-range", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "upgrade"];
     for header in ALONE {
         let (locks, handler) = (memory(), Handler::new());
         let layer = joining(&locks);

@@ -83,7 +83,8 @@ impl Election {
     ///
     /// # Round trips
     /// One for each poll: after a notice of the store, when the leader's lease ends, and at the
-    /// [poll interval](Election::poll_interval).
+    /// [poll interval](Election::poll_interval). Redis, etcd and ZooKeeper notice each change. A store in
+    /// memory, in a file or in a table notices those that go through it in this process.
     pub fn observe(&self) -> BoxStream<'static, Result<Option<Leader>, Error>> {
         let session = Arc::clone(self.locker.session());
         match self.name.clone() {

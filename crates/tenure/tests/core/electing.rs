@@ -2,7 +2,7 @@
 
 use futures_util::{FutureExt, StreamExt};
 use tenure::store::Notice;
-use tenure::{ErrorKind, Fence, Leader, Owner};
+use tenure::{ErrorKind, Fence, Leader, Locker, MemoryStore, Owner};
 use tokio::time::timeout;
 
 use crate::scripted_store::{Call, Fate, Hints};
@@ -54,6 +54,33 @@ async fn each_leader_is_seen_once() {
     assert_eq!(next(&mut leaders).await, None);
     let _second = election.candidate("b").campaign().await.unwrap();
     assert_eq!(label(next(&mut leaders).await.as_ref()), Some("b"));
+}
+
+/// A store in memory notices each change.
+#[tokio::test]
+async fn an_observer_in_memory_hardly_polls() {
+    let locks = Locker::builder(MemoryStore::new()).ttl(LONG).build().unwrap();
+    let election = locks.election("billing").poll_interval(60 * LONG);
+    let mut leaders = election.observe();
+    let mut sees = async || {
+        label(timeout(SOON, leaders.next()).await.expect("nothing was noticed").unwrap().unwrap().as_ref()).map(String::from)
+    };
+    assert_eq!(sees().await, None);
+    let first = election.candidate("a").campaign().await.unwrap();
+    assert_eq!(sees().await.as_deref(), Some("a"));
+    let second = tokio::spawn({
+        let election = election.clone();
+        async move { election.candidate("b").campaign().await.unwrap() }
+    });
+    while locks.inspect("billing").await.unwrap().unwrap().waiters.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    first.resign().await.unwrap();
+    assert_eq!(sees().await.as_deref(), Some("b"));
+    second.await.unwrap().resign().await.unwrap();
+    assert_eq!(sees().await, None);
+    let _both = locks.mutex("billing").and("other").label("both").acquire().await.unwrap();
+    assert_eq!(sees().await.as_deref(), Some("both"));
 }
 
 /// A plain mutex would go on to the next task of the process, and the store would show the first leader still.

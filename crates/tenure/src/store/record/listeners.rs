@@ -10,7 +10,7 @@ use futures_util::stream::{self, BoxStream};
 use tokio::sync::mpsc;
 
 use super::Change;
-use crate::store::{Notice, Request};
+use crate::store::{Enqueue, Notice, Request};
 use crate::{Fence, Name, Owner};
 
 /// Length of a watcher's buffer. Two notices say no more than one does: poll.
@@ -24,11 +24,26 @@ pub struct Listeners(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     last: u64,
-    names: BTreeMap<Name, BTreeMap<Listener, mpsc::Sender<Notice>>>,
+    names: BTreeMap<Name, Watched>,
+}
+
+/// Those that listen at a name.
+#[derive(Default)]
+struct Watched {
+    waiters: BTreeMap<Listener, mpsc::Sender<Notice>>,
+    /// Those with [`Enqueue::No`]. Nobody serves them, and they are told of each change.
+    observers: BTreeMap<Listener, mpsc::Sender<Notice>>,
 }
 
 /// Owner and number, because two may listen for one owner.
 type Listener = (Owner, u64);
+
+fn poll(those: &BTreeMap<Listener, mpsc::Sender<Notice>>) {
+    for sender in those.values() {
+        // A full buffer has a notice already.
+        let _ = sender.try_send(Notice::Changed);
+    }
+}
 
 /// Entry in the list. Its stream's drop removes it.
 struct Listening {
@@ -45,16 +60,18 @@ impl Listeners {
         let mut state = self.state();
         state.last += 1;
         let listener = (request.owner.clone(), state.last);
-        state.names.entry(request.name.clone()).or_default().insert(listener.clone(), sender);
+        let Watched { waiters, observers } = state.names.entry(request.name.clone()).or_default();
+        let those = if request.enqueue == Enqueue::No { observers } else { waiters };
+        those.insert(listener.clone(), sender);
         drop(state);
         let listening = Listening { listeners: self.clone(), name: request.name.clone(), listener, notices };
         let next = |mut listening: Listening| async move { listening.notices.recv().await.map(|notice| (notice, listening)) };
         stream::unfold(listening, next).boxed()
     }
 
-    /// Publishes a change of `name`: a grant to the owner that was served, and [`Notice::Changed`]
-    /// to all if something is free. `elsewhere` gets the notices for owners that do not listen
-    /// here.
+    /// Publishes a change of `name`: a grant to the owner that was served, [`Notice::Changed`] to
+    /// observers, and to all if something is free. `elsewhere` gets the notices for owners that do
+    /// not listen here.
     pub fn publish<T>(&self, name: &Name, change: &Change<T>, mut elsewhere: impl FnMut(&str, Notice)) {
         for served in &change.served {
             let (owner, handoff_ttl) = (served.owner.clone(), served.handoff_ttl);
@@ -72,29 +89,36 @@ impl Listeners {
         }
     }
 
-    /// Sends a notice to those that listen at `name` for `owner`, or for anybody. Returns false if
-    /// nobody does.
+    /// Sends a notice to those that listen at `name` for `owner`, or for anybody, and has its
+    /// observers poll. Returns false if nobody listens for `owner`.
     pub fn notify(&self, name: &Name, owner: Option<&Owner>, notice: &Notice) -> bool {
         let state = self.state();
-        let Some(listeners) = state.names.get(name) else { return false };
+        let Some(watched) = state.names.get(name) else { return false };
         let first = owner.map(|owner| (owner.clone(), 0));
         let mut heard = false;
-        for ((to, _), sender) in listeners.range((first.map_or(Bound::Unbounded, Bound::Included), Bound::Unbounded)) {
+        for ((to, _), sender) in watched.waiters.range((first.map_or(Bound::Unbounded, Bound::Included), Bound::Unbounded)) {
             if owner.is_some_and(|owner| owner != to) {
                 break;
             }
             // A full buffer has a notice already.
             heard |= !matches!(sender.try_send(notice.clone()), Err(mpsc::error::TrySendError::Closed(_)));
         }
+        poll(&watched.observers);
         heard
+    }
+
+    /// Has the observers of `name` poll: a client holds it that did not wait.
+    pub fn taken(&self, name: &Name) {
+        if let Some(watched) = self.state().names.get(name) {
+            poll(&watched.observers);
+        }
     }
 
     /// Has everybody poll, because notices from elsewhere may have been lost.
     pub fn poll_all(&self) {
-        let state = self.state();
-        for sender in state.names.values().flat_map(BTreeMap::values) {
-            // A full buffer has a notice already.
-            let _ = sender.try_send(Notice::Changed);
+        for watched in self.state().names.values() {
+            poll(&watched.waiters);
+            poll(&watched.observers);
         }
     }
 
@@ -106,9 +130,10 @@ impl Listeners {
 impl Drop for Listening {
     fn drop(&mut self) {
         let mut state = self.listeners.state();
-        if let Some(listeners) = state.names.get_mut(&self.name) {
-            listeners.remove(&self.listener);
-            if listeners.is_empty() {
+        if let Some(Watched { waiters, observers }) = state.names.get_mut(&self.name) {
+            // The number is this stream's alone.
+            let _ = waiters.remove(&self.listener).or_else(|| observers.remove(&self.listener));
+            if waiters.is_empty() && observers.is_empty() {
                 state.names.remove(&self.name);
             }
         }
@@ -129,12 +154,12 @@ mod tests {
 
     use super::*;
     use crate::Share;
-    use crate::store::Enqueue;
     use crate::store::record::Served;
 
     fn request(name: &str, owner: &str) -> Request {
         let (name, owner) = (Name::new(name).unwrap(), Owner::from_bytes(owner.as_bytes()));
-        Request { name, owner, share: Share::MUTEX, ttl: Duration::ZERO, enqueue: Enqueue::No, generated: true, from: None }
+        let enqueue = Enqueue::Join { entry_ttl: Duration::MAX, handoff_ttl: Duration::MAX };
+        Request { name, owner, share: Share::MUTEX, ttl: Duration::ZERO, enqueue, generated: true, from: None }
     }
 
     fn served(owner: &str, counter: u64) -> Change<()> {
@@ -170,6 +195,28 @@ mod tests {
         drop(stream);
         listeners.publish(&request("door", "b").name, &served("b", 0), |_, notice| elsewhere.push((String::new(), notice)));
         assert_eq!(elsewhere[1].1, Notice::Changed, "a number that is no fence");
+        assert_eq!(format!("{listeners:?}"), "Listeners { names: 0, .. }", "one that has left is kept in mind");
+    }
+
+    #[test]
+    fn observers_are_told_of_each_change() {
+        let listeners = Listeners::default();
+        let (door, freed) = (request("door", "a"), Change { answer: (), served: Vec::new(), freed: true });
+        let mut observer = listeners.listen(&request("door", "z").with_enqueue(Enqueue::No));
+        let mut waiter = listeners.listen(&door);
+        let mut seen = || observer.next().now_or_never().flatten();
+        assert_eq!(seen(), None);
+        listeners.taken(&door.name);
+        assert_eq!((seen(), waiter.next().now_or_never()), (Some(Notice::Changed), None));
+        listeners.publish(&door.name, &served("a", 7), |_, _| panic!("it is here"));
+        assert_eq!(seen(), Some(Notice::Changed));
+        listeners.publish(&door.name, &served("elsewhere", 8), |_, _| ());
+        assert_eq!(seen(), Some(Notice::Changed));
+        listeners.publish(&door.name, &freed, |_, _| ());
+        assert_eq!(seen(), Some(Notice::Changed));
+        listeners.publish(&request("gate", "a").name, &freed, |_, _| ());
+        assert_eq!(seen(), None);
+        drop((observer, waiter));
         assert_eq!(format!("{listeners:?}"), "Listeners { names: 0, .. }", "one that has left is kept in mind");
     }
 
