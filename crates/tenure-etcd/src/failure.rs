@@ -51,7 +51,7 @@ impl Failed {
             Code::FailedPrecondition | Code::InvalidArgument if said.contains("auth") || said.contains("user name") => {
                 Error::refused(what).with_hint("correct the user and the password")
             }
-            // A member looks at the room once more when it has applied a write, and then says so of that one.
+            // A member compares its size with the quota once more after a write, and then refuses that one.
             Code::ResourceExhausted if said.contains("space") => {
                 Error::unavailable(what).maybe_applied().with_hint("compact and defragment it, then: etcdctl alarm disarm")
             }

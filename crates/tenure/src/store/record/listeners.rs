@@ -31,7 +31,7 @@ struct State {
 #[derive(Default)]
 struct Watched {
     waiters: BTreeMap<Listener, mpsc::Sender<Notice>>,
-    /// Those with [`Enqueue::No`]. Nobody serves them, and they are told of each change.
+    /// Those with [`Enqueue::No`]. Nobody serves them, and each change is for them.
     observers: BTreeMap<Listener, mpsc::Sender<Notice>>,
 }
 
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn observers_are_told_of_each_change() {
+    fn each_change_is_for_observers() {
         let listeners = Listeners::default();
         let (door, freed) = (request("door", "a"), Change { answer: (), served: Vec::new(), freed: true });
         let mut observer = listeners.listen(&request("door", "z").with_enqueue(Enqueue::No));
