@@ -251,7 +251,10 @@ impl Actor {
                     }
                 },
                 Node::Unknown => {
-                    self.node = match self.ask(Frame::list(&self.entry.parent, false)).await {
+                    // The session may be at another server by now, which has not heard of the node yet.
+                    let frames = [Frame::sync(), Frame::list(&self.entry.parent, false)];
+                    let [mut caught_up, mut listed] = self.entry.session().ask_all(frames);
+                    self.node = match answer(&mut caught_up).await.and(answer(&mut listed).await) {
                         Err(Failed::Code(NO_NODE)) => Node::None,
                         listed => self.mine(&listed?)?.into_iter().next().map_or(Node::None, Node::Known),
                     };

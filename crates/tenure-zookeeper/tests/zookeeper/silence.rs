@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use tenure::Owner;
 use tenure::store::{AcquireReply, RenewReply};
+use tenure::{Name, Owner, Share};
 use tenure_conformance::Process;
 use tenure_testkit::{Program, Proxy, ShiftedClock, Worker, ZooKeeperServer as Server};
 use tokio::net::TcpListener;
@@ -68,6 +68,28 @@ async fn a_try_for_a_busy_name_leaves_no_node() {
     assert!(tap.has_lost());
     direct.release(&lease("x", &held), Duration::ZERO).await.unwrap();
     gone(&*direct, "x", "the node of the try is left").await;
+}
+
+/// Two nodes of one lease take two permits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_behind_is_given_no_second_node() {
+    let (tap, chroot) = (Tap::start(Server::shared().addr()), Server::fresh_chroot());
+    let direct = open(&(Server::shared().url(&chroot) + "?timeout=5s")).await;
+    let behind = open(&(Server::url_at(tap.addr(), &chroot) + "?timeout=5s")).await;
+    let one = |owner: &Owner| request("x", owner).with_share(Share::permits(1, 2).unwrap());
+    let first = owner();
+    granted(&behind, &one(&first)).await;
+    behind.release(&one(&first).lease(), Duration::ZERO).await.unwrap();
+    tap.lose_next_created();
+    let held = one(&owner());
+    // The list behind the create was lost as well. So it is asked again for its place.
+    while let Err(error) = behind.acquire(&held).await {
+        assert!(error.is_transient(), "{error}");
+    }
+    assert!(tap.has_lost());
+    let entry = direct.inspect(Some(&Name::new("x").unwrap())).await.unwrap().remove(0);
+    assert_eq!((entry.holders.len(), entry.waiters.len()), (1, 0), "it was made twice: {entry:?}");
+    granted(&direct, &one(&owner())).await;
 }
 
 /// Nothing of it can be left in a session that has ended.
