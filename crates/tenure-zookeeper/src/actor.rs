@@ -133,7 +133,7 @@ impl Actor {
             Ok(_) => false,
             Err(error) => !error.is_transient() || !request.generated,
         };
-        if is_first && self.entry.session().is_over() && answer.as_ref().is_err_and(Error::is_transient) {
+        if is_first && self.entry.session().has_expired() && answer.as_ref().is_err_and(Error::is_transient) {
             // Nothing is left of it. Without an answer it is asked again, in another session.
             return false;
         }

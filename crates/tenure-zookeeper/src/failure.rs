@@ -24,9 +24,9 @@ const QUOTA_EXCEEDED: i32 = -125;
 pub(crate) enum Failed {
     /// The server answered with this code: it was not done.
     Code(i32),
-    /// The connection broke. If it was not sent, it was not done.
+    /// The connection broke, or no server took the session up again. If it was not sent, it was not done.
     Cut { sent: bool },
-    /// The session has ended, and all its nodes with it.
+    /// The ensemble has ended the session, and all its nodes with it.
     Over,
     /// The answer makes no sense.
     Garbled,

@@ -91,7 +91,8 @@ impl Inner {
             Ok(()) if !self.sessions.keeps(entry.session(), ttl) => Err(too_long(self.sessions.longest_ttl())),
             Ok(()) if entry.confirm(ttl) => Ok(RenewReply::Renewed),
             Ok(()) => Ok(RenewReply::Gone),
-            Err(Failed::Code(NO_NODE) | Failed::Over) => {
+            // Nobody renews it in a session that is over, also if its node is there for a while.
+            Err(failed) if matches!(failed, Failed::Code(NO_NODE) | Failed::Over) || entry.session().is_over() => {
                 entry.end();
                 self.forget(entry);
                 Ok(RenewReply::Gone)

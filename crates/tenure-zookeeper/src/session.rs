@@ -33,7 +33,8 @@ pub(crate) type Pending = oneshot::Receiver<Result<Reply, Failed>>;
 
 /// Waits for an answer.
 pub(crate) async fn answer(pending: &mut Pending) -> Result<Reply, Failed> {
-    pending.await.unwrap_or(Err(Failed::Over))
+    // Without one, the runtime of the session has ended.
+    pending.await.unwrap_or(Err(Failed::Cut { sent: true }))
 }
 
 struct Call {
@@ -89,12 +90,13 @@ struct Shared {
     timeout: AtomicU64,
     /// All servers were tried in vain.
     is_adrift: AtomicBool,
-    over: watch::Sender<bool>,
+    /// Why nothing more is asked in it.
+    over: watch::Sender<Option<Failed>>,
 }
 
 impl Shared {
     fn new(timeout: Duration) -> Self {
-        Self { timeout: AtomicU64::new(millis(timeout)), is_adrift: AtomicBool::new(false), over: watch::Sender::new(false) }
+        Self { timeout: AtomicU64::new(millis(timeout)), is_adrift: AtomicBool::new(false), over: watch::Sender::new(None) }
     }
 }
 
@@ -134,13 +136,18 @@ impl Session {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        *self.shared.over.borrow() || self.commands.is_closed()
+        self.shared.over.borrow().is_some() || self.commands.is_closed()
+    }
+
+    /// Whether the ensemble has ended it. If it was given up here, its nodes may be there for another timeout.
+    pub(crate) fn has_expired(&self) -> bool {
+        *self.shared.over.borrow() == Some(Failed::Over)
     }
 
     /// Waits until the session is lost.
     pub(crate) async fn over(&self) {
         let mut over = self.shared.over.subscribe();
-        let _ = over.wait_for(|over| *over).await;
+        let _ = over.wait_for(Option::is_some).await;
     }
 
     /// Sends requests one behind the other. One whose answer nobody wants any more is not sent.
@@ -151,7 +158,12 @@ impl Session {
             calls.push(Call { frame, reply });
             pending
         });
-        let _ = self.commands.send(Command::Calls(calls));
+        if let Err(mpsc::error::SendError(Command::Calls(calls))) = self.commands.send(Command::Calls(calls)) {
+            let failed = self.shared.over.borrow().unwrap_or(Failed::Cut { sent: true });
+            for call in calls {
+                call.answer(Err(failed));
+            }
+        }
         pending
     }
 

@@ -295,8 +295,10 @@ impl Store for ZooKeeperStore {
             // From here on it is released, also if this call is dropped.
             slot.entry.state().released = true;
             self.0.forget(&slot.entry);
-            let released = self.ask(&slot, end, Command::Release).await;
-            return released.unwrap_or(Ok(ReleaseReply::NotHeld));
+            if let Some(answer) = self.ask(&slot, end, Command::Release).await {
+                return answer;
+            }
+            // Its session is over. A node that is left of it is deleted in another one.
         }
         let Some(path) = self.0.elsewhere(&parent, &lease.owner, end).await? else { return Ok(ReleaseReply::NotHeld) };
         check_linger(linger)?;

@@ -151,9 +151,10 @@ impl Actor {
         let seen = async {
             loop {
                 match self.look(true).await {
-                    Err(Failed::Cut { .. } | Failed::Garbled) => tokio::time::sleep(AGAIN).await,
+                    Err(Failed::Cut { .. } | Failed::Garbled) if !self.entry.session().is_over() => {}
                     seen => break seen,
                 }
+                tokio::time::sleep(AGAIN).await;
             }
         };
         match timeout_at(until, seen).await {

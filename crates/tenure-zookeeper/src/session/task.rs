@@ -102,7 +102,7 @@ impl Task {
 
     pub(super) async fn run(mut self, mut link: Link) {
         let _over = OnDrop(self.shared.clone());
-        loop {
+        let over = loop {
             for call in std::mem::take(&mut self.held) {
                 self.send(&mut link, call);
             }
@@ -117,18 +117,21 @@ impl Task {
             }
             self.cut();
             drop(link);
-            let Some(next) = self.reconnect().await else { break };
-            link = next;
-        }
+            match self.reconnect().await {
+                Ok(next) => link = next,
+                Err(over) => break over,
+            }
+        };
+        self.shared.over.send_replace(Some(over));
         // Senders find it closed.
         self.received.close();
         for call in std::mem::take(&mut self.held) {
-            call.answer(Err(Failed::Over));
+            call.answer(Err(over));
         }
         while let Ok(command) = self.received.try_recv() {
             if let Command::Calls(calls) = command {
                 for call in calls {
-                    call.answer(Err(Failed::Over));
+                    call.answer(Err(over));
                 }
             }
         }
@@ -143,8 +146,9 @@ impl Task {
         (self.waiting_since, self.was_silent) = (None, false);
     }
 
-    /// Connects again. `None` if the session has ended, or must have.
-    async fn reconnect(&mut self) -> Option<Link> {
+    /// Connects again. [`Failed::Over`]: the ensemble has ended the session. [`Failed::Cut`]: it is given up, because nobody has
+    /// answered for longer than its timeout. But a server may have heard of it.
+    async fn reconnect(&mut self) -> Result<Link, Failed> {
         let give_up = self.last_heard + self.made.max(self.timeout) + SILENT;
         let mut was_slow = false;
         loop {
@@ -164,15 +168,15 @@ impl Task {
                     if let Some((_, done)) = self.retiming.take() {
                         let _ = done.send(());
                     }
-                    return Some(link);
+                    return Ok(link);
                 }
-                Err(Undialled::Expired) => return None,
+                Err(Undialled::Expired) => return Err(Failed::Over),
                 Err(Undialled::Refused) => tracing::debug!("a server refuses the login"),
                 Err(Undialled::Failed(error)) => tracing::debug!(%error, "no server of the ensemble can be reached"),
             }
             self.shared.is_adrift.store(true, Ordering::Release);
             if BootTime::now() > give_up {
-                return None;
+                return Err(Failed::Cut { sent: true });
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -330,6 +334,6 @@ struct OnDrop(Arc<Shared>);
 
 impl Drop for OnDrop {
     fn drop(&mut self) {
-        self.0.over.send_replace(true);
+        self.0.over.send_modify(|over| *over = over.or(Some(Failed::Cut { sent: true })));
     }
 }

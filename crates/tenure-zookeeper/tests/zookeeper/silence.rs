@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use tenure::store::{AcquireReply, RenewReply};
-use tenure::{Name, Owner, Share};
+use tenure::store::{AcquireReply, RenewReply, Request};
+use tenure::{ErrorKind, Name, Owner, Share};
 use tenure_conformance::Process;
 use tenure_testkit::{Program, Proxy, ShiftedClock, Worker, ZooKeeperServer as Server};
 use tokio::net::TcpListener;
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::requests::{TTL, busy, granted, lease, owner, request};
 use crate::tap::{CONNECT, CREATE, CREATE_CONTAINER, DELETE, Tap};
-use crate::{gone, open};
+use crate::{PATIENCE, gone, open};
 
 /// The leader may be about to end the session, although its own server still takes requests. To connect is a sign of life.
 #[test]
@@ -90,6 +90,71 @@ async fn a_server_that_is_behind_is_given_no_second_node() {
     let entry = direct.inspect(Some(&Name::new("x").unwrap())).await.unwrap().remove(0);
     assert_eq!((entry.holders.len(), entry.waiters.len()), (1, 0), "it was made twice: {entry:?}");
     granted(&direct, &one(&owner())).await;
+}
+
+/// Requests arrive and no answer comes back, so the ensemble keeps the session for longer than its client does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_was_given_up_may_have_its_nodes() {
+    let (proxy, chroot) = (Proxy::start_opaque(Server::shared().addr()), Server::fresh_chroot());
+    let store = open(&(Server::url_at(proxy.addr(), &chroot) + "?timeout=10s")).await;
+    let other = open(&(Server::shared().url(&chroot) + "?timeout=10s")).await;
+    let (ttl, name) = (Duration::from_secs(4), Name::new("x").unwrap());
+    let asking = async {
+        loop {
+            // It makes a session, and the node of the name.
+            let first = request("x", &owner()).with_ttl(ttl);
+            while store.acquire(&first).await.is_err() {}
+            while store.release(&first.lease(), Duration::ZERO).await.is_err() {}
+            proxy.hold_replies();
+            let asked = request("x", &owner()).with_ttl(ttl);
+            let (mut answer, mut is_made) = (store.acquire(&asked), false);
+            let made = async {
+                while other.inspect(Some(&name)).await.unwrap().is_empty() {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::select! {
+                _ = &mut answer => {}
+                () = made => is_made = true,
+            }
+            if is_made {
+                break (asked.lease(), answer.await.unwrap_err());
+            }
+            // It had heard nothing for half a tick just then, and connected before it asked.
+            proxy.cut();
+            proxy.heal();
+            while store.release(&asked.lease(), Duration::ZERO).await.is_err() {}
+        }
+    };
+    let (lease, error) = timeout(2 * PATIENCE, asking).await.expect("no node is made");
+    assert!(error.may_have_been_applied(), "{error}");
+    proxy.cut();
+    proxy.heal();
+    // What it finds, it deletes in another session.
+    store.release(&lease, Duration::ZERO).await.unwrap();
+    assert_eq!(other.inspect(Some(&name)).await.unwrap(), [], "it was released");
+}
+
+/// It said that nothing was held.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_in_a_session_that_is_given_up_may_have_left_the_node() {
+    let (proxy, chroot) = (Proxy::start_opaque(Server::shared().addr()), Server::fresh_chroot());
+    let store = open(&(Server::url_at(proxy.addr(), &chroot) + "?timeout=10s")).await;
+    let held = ["x", "y"].map(|name| request(name, &owner()).with_ttl(Duration::from_secs(4)));
+    for request in &held {
+        granted(&store, request).await;
+    }
+    proxy.hold_replies();
+    // Then its connection has broken.
+    let leases = held.each_ref().map(Request::lease);
+    let error = store.renew(&leases[..1]).await.remove(0).unwrap_err();
+    assert!(error.is_transient(), "{error}");
+    let [alone, behind_a_call] = leases.each_ref().map(|lease| store.release(lease, Duration::ZERO));
+    let (alone, _, behind_a_call) = tokio::join!(biased; alone, store.acquire(&held[1]), behind_a_call);
+    let error = alone.unwrap_err();
+    assert!(error.may_have_been_applied(), "{error}");
+    // It asks in another session, and has no answer.
+    assert_eq!(behind_a_call.unwrap_err().kind(), ErrorKind::Unreachable);
 }
 
 /// Nothing of it can be left in a session that has ended.
