@@ -152,13 +152,18 @@ async fn a_release_is_told_to_those_who_watch() {
     let (_clock, store) = new();
     let held = request("door");
     granted(&*store, &held).await;
-    let mut notices = store.watch(&request("door")).await.unwrap();
-    assert!(notices.next().now_or_never().is_none());
+    let (mut waiter, mut observer) = (store.watch(&join("door")).await.unwrap(), store.watch(&request("door")).await.unwrap());
     for _ in 0..2 {
+        for notices in [&mut waiter, &mut observer] {
+            assert!(notices.next().now_or_never().is_none());
+        }
         store.release(&lease(&held), Duration::ZERO).await.unwrap();
-        assert!(notices.next().now_or_never().is_some(), "nobody was notified");
-        assert!(notices.next().now_or_never().is_none());
+        for notices in [&mut waiter, &mut observer] {
+            assert!(notices.next().now_or_never().is_some(), "nobody was notified");
+            assert!(notices.next().now_or_never().is_none());
+        }
         granted(&*store, &held).await;
+        assert!(observer.next().now_or_never().is_some(), "there is another holder");
     }
 }
 
@@ -214,16 +219,17 @@ async fn a_hand_over_is_told_to_the_one_that_is_served() {
     assert!(grant.fence.unwrap() > fence, "the first one's claim has ended");
 }
 
-/// A watcher without an entry is notified of a free name, and not of one that was handed on.
+/// A watcher without an entry is notified of a free name. An observer is also notified of one that was handed on.
 #[tokio::test(start_paused = true)]
 async fn a_name_that_is_free_is_told_to_those_without_a_place() {
     let (_clock, store) = new();
     let (held, waiter) = (request("door"), join("door"));
     granted(&*store, &held).await;
     busy(&*store, &waiter).await;
-    let mut notices = store.watch(&request("door")).await.unwrap();
+    let (mut notices, mut observer) = (store.watch(&join("door")).await.unwrap(), store.watch(&request("door")).await.unwrap());
     store.release(&lease(&held), Duration::ZERO).await.unwrap();
     assert!(notices.next().now_or_never().is_none(), "the waiter has it");
+    assert_eq!(observer.next().now_or_never(), Some(Some(Notice::Changed)));
     for _ in 0..5 {
         store.release(&lease(&waiter), Duration::ZERO).await.unwrap();
         granted(&*store, &waiter).await;
