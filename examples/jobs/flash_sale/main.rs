@@ -19,7 +19,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use jobs::{Children, Error, Faults, Place, Table, has_redis_server, longest_lease};
+use jobs::{Children, Error, Faults, Place, Quiet, Table, has_redis_server, longest_lease};
 use tenure::store::Features;
 
 use crate::articles::Article;
@@ -113,8 +113,6 @@ const ROWS: [Row; 19] = [
 const AT_ONCE: usize = 5;
 /// Time without an order after which nobody is killed or stopped any more. Who cannot buy then never can.
 const CALM: Duration = Duration::from_secs(1);
-/// Longest time between two looks at a sale that counts in full.
-const TICK: Duration = Duration::from_millis(25);
 /// Lease from which on crashes are rarer.
 const LONG_LEASE: Duration = Duration::from_secs(3);
 /// Probability of a crash between two steps of a buyer, where leases are short.
@@ -255,18 +253,17 @@ fn sell(args: &Args, place: &Place, features: &Features, number: usize) -> Resul
     let longest_quiet = lease * leases + Duration::from_secs(1);
     let mut probe = place.probe()?;
     let began = Instant::now();
-    let (mut orders, mut last_order, mut quiet, mut looked) = (0, began, Duration::ZERO, began);
+    let (mut last_order, mut quiet, mut still) = (began, Quiet::new(), Duration::ZERO);
     let mut buyers = Children::start(args.buyers.into(), command, faults)?;
-    while !buyers.tend()? && quiet < longest_quiet {
-        // A busy machine, or a store that stalls, is no dead stock: such time counts little.
+    while !buyers.tend()? && still < longest_quiet {
+        // If the store stalls, these do as well.
         shop.touch()?;
         probe.touch()?;
-        quiet += std::mem::replace(&mut looked, Instant::now()).elapsed().min(TICK);
-        let now = shop.orders()?;
-        if now != std::mem::replace(&mut orders, now) {
-            (last_order, quiet) = (Instant::now(), Duration::ZERO);
+        still = quiet.look(shop.orders()?);
+        if still.is_zero() {
+            last_order = Instant::now();
         }
-        buyers.faults = if quiet < CALM { faults } else { Faults::NONE };
+        buyers.faults = if still < CALM { faults } else { Faults::NONE };
     }
     let (crashes, seconds) = (buyers.killed, last_order.duration_since(began).as_secs_f64());
     drop(buyers);

@@ -39,6 +39,8 @@ pub struct Children {
     running: Vec<Spawned>,
     /// Faults from now on. One that is stopped goes on at the end of its stop.
     pub faults: Faults,
+    /// The one that faults are for. `None`: any.
+    pub aim: Option<usize>,
     stop_for: Duration,
     stopped: Option<(usize, Instant)>,
     /// When the last one that was stopped went on.
@@ -61,6 +63,7 @@ impl Children {
             command,
             running,
             faults,
+            aim: None,
             stop_for: faults.stop_for,
             stopped: None,
             went_on: None,
@@ -118,7 +121,7 @@ impl Children {
     }
 
     fn any(&mut self) -> (usize, &mut Spawned) {
-        let number = fastrand::usize(..self.running.len());
+        let number = self.aim.unwrap_or_else(|| fastrand::usize(..self.running.len()));
         (number, &mut self.running[number])
     }
 }

@@ -1,14 +1,16 @@
 //! Parts that the examples share: where the data and the locks are, children that are killed and
-//! stopped, and a table.
+//! stopped, time without progress, and a table.
 
 #![allow(clippy::print_stdout, reason = "the programs report on standard output")]
 
 mod children;
 mod place;
+mod quiet;
 mod table;
 
 pub use crate::children::{Children, Faults, crash};
 pub use crate::place::{Place, Probe, has_redis_server, longest_lease, open_database, open_locks};
+pub use crate::quiet::Quiet;
 pub use crate::table::Table;
 
 /// Any error of an example.
