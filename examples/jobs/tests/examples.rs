@@ -129,6 +129,14 @@ fn bad_input_is_refused() {
         ("task_queue", &["--tasks", "1"], "--tasks"),
         ("task_queue", &["--store", &url, "--only", "fence"], "fence"),
         ("task_queue", &["--store", "redis"], "/nonexistent"),
+        ("nightly_job", &["--ticks", "0"], "--ticks"),
+        ("nightly_job", &["--only", "twice"], "--only"),
+        ("nightly_job", &["--store", "redis"], "/nonexistent"),
+        ("nightly_job", &["--store", "ftp://localhost"], "ftp: is no store"),
+        ("one_leader", &["--steps", "0"], "--steps"),
+        ("one_leader", &["--candidates", "0"], "--candidates"),
+        ("one_leader", &["--store", &url], "no fence"),
+        ("one_leader", &["--store", "redis"], "/nonexistent"),
         ("numbers", &["--processes", "0"], "--processes"),
         ("numbers", &["--numbers", "0"], "--numbers"),
         ("numbers", &["--store", &url], "no fence"),
@@ -170,6 +178,53 @@ fn a_task_queue_without_a_lock_does_tasks_twice_or_loses_them() {
     assert!((0..TRIES).any(|_| goes_wrong()), "nothing went wrong");
 }
 
+/// Each tick is under one of the columns. No count is of what a slow machine does.
+#[test]
+fn a_nightly_job_runs_once_at_each_tick() {
+    for store in ["embedded", "redis"] {
+        let killed = (0..TRIES).map(|_| {
+            let (is_content, report) = run("nightly_job", &["--store", store, "--only", "once-per", "--ticks", "5"]);
+            let [ticks, _, once, twice, not_run, lost, late, killed] =
+                std::array::from_fn(|column| number(&report, "once per period", column));
+            assert_eq!((is_content, ticks, twice, not_run, once + lost + late), (true, 5, 0, 0, 5));
+            once > 0 && killed > 0
+        });
+        assert!({ killed }.any(|killed| killed), "{store}: no tick ran, or nobody was killed");
+    }
+}
+
+#[test]
+fn a_nightly_job_with_no_lock_or_a_plain_one_runs_twice_at_a_tick() {
+    let goes_wrong = || {
+        let (_, report) = run("nightly_job", &["--only", "nothing", "--only", "lock", "--ticks", "3"]);
+        ["no lock", "a lock"].iter().all(|row| number(&report, row, 3) > 0)
+    };
+    assert!((0..TRIES).any(|_| goes_wrong()), "no tick ran twice");
+}
+
+#[test]
+fn one_leader_loses_no_step() {
+    for store in ["embedded", "redis"] {
+        let refused = (0..TRIES).map(|_| {
+            let (is_content, report) = run("one_leader", &["--store", store, "--only", "fence", "--steps", "150"]);
+            let [steps, lost, refused, _, seen, back] =
+                std::array::from_fn(|column| number(&report, "an election and its fence", column));
+            assert_eq!((is_content, steps >= 150, lost, back), (true, true, 0, 0));
+            refused > 0 && seen > 0
+        });
+        assert!({ refused }.any(|refused| refused), "{store}: no stopped leader came too late, or nobody saw who leads");
+    }
+}
+
+#[test]
+fn leaders_without_a_fence_lose_steps() {
+    let goes_wrong = || {
+        let (_, report) = run("one_leader", &["--only", "nothing", "--only", "election", "--steps", "150"]);
+        ["no election", "an election, no fence"].iter().all(|row| number(&report, row, 1) > 0)
+    };
+    assert!((0..TRIES).any(|_| goes_wrong()), "no step was lost");
+}
+
 /// The program of the page is a part of an example, which is compiled and run.
 #[test]
 fn the_page_of_numbers_has_the_text_of_the_example() {
@@ -205,6 +260,9 @@ fn on(url: &str) {
     let counts = [0, 1, 2, 3].map(|column| number(&report, "lock and fence", column));
     assert_eq!((is_content, counts), (true, [60, 60, 0, 0]), "{url}");
 
+    let (is_content, report) = run("one_leader", &["--store", url, "--only", "fence", "--steps", "60"]);
+    assert_eq!((is_content, number(&report, "an election and its fence", 1)), (true, 0), "{url}");
+
     let rows = ["tenure, native", "tenure, permits"];
     let only = rows.iter().flat_map(|row| ["--only", *row]);
     let args: Vec<&str> = ["--store", url, "--items", "4", "--units", "5"].into_iter().chain(only).collect();
@@ -213,6 +271,12 @@ fn on(url: &str) {
         assert_eq!((sold(&report, row), twice(&report, row), dead(&report, row)), (20, 0, 0), "{url}: {row}");
     }
     assert!(is_content, "{url}");
+}
+
+/// A tick or more, where the store can keep a name without a holder.
+fn nightly(url: &str, ticks: &str) {
+    let (is_content, report) = run("nightly_job", &["--store", url, "--only", "once-per", "--ticks", ticks]);
+    assert_eq!((is_content, number(&report, "once per period", 3)), (true, 0), "{url}");
 }
 
 /// A user whose Redis has the locks of another library gives its scheme.
@@ -230,12 +294,17 @@ fn the_examples_take_a_redis_with_a_scheme() {
 
 #[test]
 fn the_examples_take_etcd() {
-    on(&EtcdCluster::of(1).start().url("jobs"));
+    let etcd = EtcdCluster::of(1).start();
+    on(&etcd.url("jobs"));
+    nightly(&etcd.url("jobs"), "1");
 }
 
 #[test]
 fn the_examples_take_zookeeper() {
-    on(&ZooKeeperServer::start().url("jobs"));
+    let zookeeper = ZooKeeperServer::start();
+    on(&zookeeper.url("jobs"));
+    let refused = Spawned::output(Command::new(example("nightly_job")).args(["--store", &zookeeper.url("jobs")])).unwrap();
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("cannot stay taken after its release"), "{refused:?}");
 }
 
 #[test]
@@ -245,8 +314,11 @@ fn the_examples_take_memcached() {
 
 #[test]
 fn the_examples_take_tables() {
-    on(&PostgresServer::start().url("jobs"));
-    on(&MariaDbServer::start().url("jobs"));
+    let (postgres, mariadb) = (PostgresServer::start(), MariaDbServer::start());
+    for url in [postgres.url("jobs"), mariadb.url("jobs")] {
+        on(&url);
+        nightly(&url, "3");
+    }
 }
 
 #[test]
