@@ -9,7 +9,7 @@ mod quiet;
 mod table;
 
 pub use crate::children::{Children, Faults, crash};
-pub use crate::place::{Place, Probe, has_redis_server, longest_lease, open_database, open_locks};
+pub use crate::place::{Place, Probe, has_redis_server, longest_lease, open_database, open_locks, touch};
 pub use crate::quiet::Quiet;
 pub use crate::table::Table;
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use redis::Commands as _;
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 use tempfile::TempDir;
 use tenure::Locker;
 use tenure::store::Features;
@@ -152,13 +152,33 @@ pub fn has_redis_server() -> Result<(), Error> {
     }
 }
 
+/// Longest wait for another writer of the database. It may be one that is stopped.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest wait of the process that stops others.
+const MOMENT: Duration = Duration::from_millis(100);
+
+/// Runs a statement that writes, as the processes of an example do. If another one is writing, it waits for a moment
+/// only: that one may be stopped, and goes on when the caller says so.
+///
+/// # Errors
+/// The database's.
+pub fn touch(connection: &Connection, statement: &str) -> Result<(), Error> {
+    connection.busy_timeout(MOMENT)?;
+    let touched = connection.execute(statement, []);
+    connection.busy_timeout(PATIENCE)?;
+    match touched {
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => Ok(()),
+        touched => Ok(touched.map(drop)?),
+    }
+}
+
 /// Opens the database that the locks guard.
 ///
 /// # Errors
 /// The database's.
 pub fn open_database(path: &Path) -> Result<Connection, Error> {
     let connection = Connection::open(path)?;
-    connection.busy_timeout(Duration::from_secs(10))?;
+    connection.busy_timeout(PATIENCE)?;
     // The examples kill processes, not machines.
     connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF")?;
     Ok(connection)
@@ -180,6 +200,20 @@ mod tests {
     use tenure_testkit::MemcachedServer;
 
     use super::*;
+
+    /// Who waited for a stopped process would never let it go on.
+    #[test]
+    fn a_writer_that_is_stopped_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data.db");
+        let (stopped, ours) = (open_database(&path).unwrap(), open_database(&path).unwrap());
+        stopped.execute_batch("CREATE TABLE t (n INTEGER); INSERT INTO t VALUES (1); BEGIN IMMEDIATE").unwrap();
+        touch(&ours, "UPDATE t SET n = 2").unwrap();
+        stopped.execute_batch("COMMIT").unwrap();
+        touch(&ours, "UPDATE t SET n = n + 1").unwrap();
+        assert_eq!(ours.query_row("SELECT n FROM t", [], |row| row.get::<_, i64>(0)).unwrap(), 2);
+        assert!(touch(&ours, "UPDATE u SET n = 2").is_err(), "another error is one");
+    }
 
     /// Containers that start at once have equal process ids.
     #[test]
