@@ -334,9 +334,6 @@ impl<T: Table> Store for TableStore<T> {
         }
         let acquire = |record: &mut Record, wake: &str, now, next: Next<'_>| record.acquire(request, wake, now, next);
         let Written { outcome: change, counter, listens } = self.call(&request.name, found, end, acquire).await?;
-        if matches!(change.answer, Answer::Granted(_)) {
-            self.listeners.taken(&request.name);
-        }
         self.publish(&request.name, &change);
         let notified = matches!(change.answer, Answer::Busy { position: Some(_), .. }) && listens;
         let poll_interval = if notified { HEARTBEAT.max(self.terms.poll_interval) } else { self.terms.poll_interval };
@@ -371,7 +368,6 @@ impl<T: Table> Store for TableStore<T> {
             }
             if let Wrote::All = self.table.write(&rows, &all_pushes, end).await? {
                 for (request, change) in requests.iter().zip(&changes) {
-                    self.listeners.taken(&request.name);
                     self.publish(&request.name, change);
                 }
                 return Ok(Some(changes.into_iter().map(|change| change.answer).collect()));

@@ -34,9 +34,6 @@ impl LockFile {
         let address = self.wake.address();
         let ask = |record: &mut Record, now, next: Next<'_>| record.acquire(request, address, now, next);
         let (change, grant_seq) = self.call(&request.name, ask)?;
-        if matches!(change.answer, Answer::Granted(_)) {
-            self.wake.listeners().taken(&request.name);
-        }
         self.wake.notify(&request.name, &change);
         let notified = matches!(change.answer, Answer::Busy { position: Some(_), .. }) && !self.wake.address().is_empty();
         Ok(change.answer.acquired(if notified { HEARTBEAT } else { poll_interval }, Some(grant_seq)))
@@ -69,7 +66,6 @@ impl LockFile {
         };
         let Some(changes) = self.write(all, "")? else { return Ok(None) };
         let notify = |(request, change): (&Request, Change<Grant>)| {
-            self.wake.listeners().taken(&request.name);
             self.wake.notify(&request.name, &change);
             change.answer
         };

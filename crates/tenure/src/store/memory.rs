@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 
-use crate::store::record::{Answer, Change, Listeners, Record};
+use crate::store::record::{Change, Listeners, Record};
 use crate::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use crate::{BootClock, Clock, Entry, Error, Lease, Name};
 
@@ -146,9 +146,6 @@ impl Store for MemoryStore {
             let change = held.with(&request.name, |record, next| record.acquire(request, "", now, next))?;
             (change, held.counter)
         };
-        if matches!(change.answer, Answer::Granted(_)) {
-            self.listeners.taken(&request.name);
-        }
         Ok(self.publish(&request.name, change).acquired(POLL_INTERVAL, Some(grant_seq)))
     }
 
@@ -159,11 +156,9 @@ impl Store for MemoryStore {
             held.sweep(now);
             held.all(requests, now)?
         };
-        let publish = |(request, change): (&Request, Change<Grant>)| {
-            self.listeners.taken(&request.name);
-            self.publish(&request.name, change)
-        };
-        Ok(changes.map(|changes| requests.iter().zip(changes).map(publish).collect()))
+        let grants = changes
+            .map(|changes| requests.iter().zip(changes).map(|(request, change)| self.publish(&request.name, change)).collect());
+        Ok(grants)
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {

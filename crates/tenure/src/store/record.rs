@@ -71,13 +71,15 @@ pub struct Change<T> {
     pub served: Vec<Served>,
     /// Something was released and is left over: clients that wait without an entry should poll.
     pub freed: bool,
+    /// The caller was granted its share.
+    pub taken: bool,
 }
 
 impl Change<Answer> {
     /// Returns the change of a granted request; `None` for another.
     pub fn granted(self) -> Option<Change<Grant>> {
         let Answer::Granted(answer) = self.answer else { return None };
-        Some(Change { answer, served: self.served, freed: self.freed })
+        Some(Change { answer, served: self.served, freed: self.freed, taken: self.taken })
     }
 }
 
@@ -196,11 +198,12 @@ impl Record {
             None if self.is_free_for(request) => Some(granted(request, now, next())),
             _ => None,
         };
+        let taken = granted.is_some();
         let answer = match granted {
             Some(held) => self.grant(request, held),
             None => self.busy(request, wake, now),
         };
-        Ok(Change { answer, served, freed })
+        Ok(Change { answer, served, freed, taken })
     }
 
     /// Renews the owner's lease, so that it lasts at least `ttl` from now.
@@ -234,7 +237,7 @@ impl Record {
             self.holders.put(Held { owner: owner.lingering(), until: end(now, linger), lingers: true, ..held });
         }
         let served = self.serve(now, next);
-        Change { answer, served, freed: gave_up && self.has_room() }
+        Change { answer, served, freed: gave_up && self.has_room(), taken: false }
     }
 
     /// Serves the heads of the queue while their shares fit. One that does not fit blocks all

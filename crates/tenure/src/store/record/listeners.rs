@@ -86,6 +86,8 @@ impl Listeners {
         }
         if change.freed {
             self.notify(name, None, &Notice::Changed);
+        } else if change.taken {
+            self.taken(name);
         }
     }
 
@@ -107,7 +109,8 @@ impl Listeners {
         heard
     }
 
-    /// Has the observers of `name` poll: a client holds it that did not wait.
+    /// Has the observers of `name` poll: a client holds it that did not wait. For a store that grants
+    /// without a [`Change`].
     pub fn taken(&self, name: &Name) {
         if let Some(watched) = self.state().names.get(name) {
             poll(&watched.observers);
@@ -164,7 +167,12 @@ mod tests {
 
     fn served(owner: &str, counter: u64) -> Change<()> {
         let (owner, handoff_ttl) = (Owner::from_bytes(owner.as_bytes()), Duration::from_secs(1));
-        Change { answer: (), served: vec![Served { owner, counter, handoff_ttl, wake: "there".into() }], freed: false }
+        Change {
+            answer: (),
+            served: vec![Served { owner, counter, handoff_ttl, wake: "there".into() }],
+            freed: false,
+            taken: false,
+        }
     }
 
     #[test]
@@ -201,12 +209,12 @@ mod tests {
     #[test]
     fn each_change_is_for_observers() {
         let listeners = Listeners::default();
-        let (door, freed) = (request("door", "a"), Change { answer: (), served: Vec::new(), freed: true });
+        let (door, freed) = (request("door", "a"), Change { answer: (), served: Vec::new(), freed: true, taken: false });
         let mut observer = listeners.listen(&request("door", "z").with_enqueue(Enqueue::No));
         let mut waiter = listeners.listen(&door);
         let mut seen = || observer.next().now_or_never().flatten();
         assert_eq!(seen(), None);
-        listeners.taken(&door.name);
+        listeners.publish(&door.name, &Change { taken: true, freed: false, ..freed.clone() }, |_, _| ());
         assert_eq!((seen(), waiter.next().now_or_never()), (Some(Notice::Changed), None));
         listeners.publish(&door.name, &served("a", 7), |_, _| panic!("it is here"));
         assert_eq!(seen(), Some(Notice::Changed));
@@ -226,7 +234,11 @@ mod tests {
         let (mut first, mut second) = (listeners.listen(&request("door", "a")), listeners.listen(&request("door", "b")));
         let mut other = listeners.listen(&request("gate", "a"));
         for _ in 0..100 {
-            listeners.publish(&request("door", "z").name, &Change { answer: (), served: Vec::new(), freed: true }, |_, _| ());
+            listeners.publish(
+                &request("door", "z").name,
+                &Change { answer: (), served: Vec::new(), freed: true, taken: false },
+                |_, _| (),
+            );
         }
         for notices in [&mut first, &mut second] {
             assert_eq!(notices.next().now_or_never(), Some(Some(Notice::Changed)));
