@@ -113,6 +113,8 @@ const ROWS: [Row; 19] = [
 const AT_ONCE: usize = 5;
 /// Time without an order after which nobody is killed or stopped any more. Who cannot buy then never can.
 const CALM: Duration = Duration::from_secs(1);
+/// Longest time between two looks at the sale that counts in full.
+const TICK: Duration = Duration::from_millis(25);
 /// Lease from which on crashes are rarer.
 const LONG_LEASE: Duration = Duration::from_secs(3);
 /// Probability of a crash between two steps of a buyer, where leases are short.
@@ -253,7 +255,7 @@ fn sell(args: &Args, place: &Place, features: &Features, number: usize) -> Resul
     let longest_quiet = lease * leases + Duration::from_secs(1);
     let mut probe = place.probe()?;
     let began = Instant::now();
-    let (mut last_order, mut quiet, mut still) = (began, Quiet::new(), Duration::ZERO);
+    let (mut last_order, mut quiet, mut still) = (began, Quiet::begin(TICK), Duration::ZERO);
     let mut buyers = Children::start(args.buyers.into(), command, faults)?;
     while !buyers.tend()? && still < longest_quiet {
         // If the store stalls, these do as well.

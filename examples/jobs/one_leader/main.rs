@@ -58,6 +58,8 @@ const TTL: Duration = Duration::from_millis(600);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time without a step after which nobody is killed or stopped any more.
 const CALM: Duration = Duration::from_millis(500);
+/// Longest time between two looks at the work that counts in full.
+const TICK: Duration = Duration::from_millis(25);
 /// Leases without a step after which none will come: candidates that died in the queue may be handed the lead as well.
 const QUIET: u32 = 20;
 /// Lease from which on crashes are rarer.
@@ -140,7 +142,7 @@ async fn run(args: &Args, place: &Place, prefix: &str, lease: Duration, mode: Mo
     let faults = if args.no_crashes { Faults::NONE } else { faults };
     let options = [("--mode", option), ("--work", path.display().to_string()), ("--store", store), ("--name", name)];
     let command = options.into_iter().flat_map(|(option, value)| [option.to_owned(), value]).collect();
-    let (mut quiet, mut still, mut steps, began) = (Quiet::new(), Duration::ZERO, 0, Instant::now());
+    let (mut quiet, mut still, mut steps, began) = (Quiet::begin(TICK), Duration::ZERO, 0, Instant::now());
     let mut candidates = Children::start(args.candidates.into(), command, faults)?;
     while steps < args.steps && still < lease * QUIET {
         candidates.tend()?;

@@ -158,7 +158,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MOMENT: Duration = Duration::from_millis(100);
 
 /// Runs a statement that writes, as the processes of an example do. If another one is writing, it waits for a moment
-/// only: that one may be stopped, and goes on when the caller says so.
+/// only: that one may be stopped, and only the caller lets it go on.
 ///
 /// # Errors
 /// The database's.

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum as _};
-use jobs::{Children, Error, Faults, Place, Table, longest_lease, open_locks};
+use jobs::{Children, Error, Faults, Place, Quiet, Table, longest_lease, open_locks};
 
 use crate::queue::Queue;
 use crate::tasks::{Audit, Tasks};
@@ -182,17 +182,15 @@ fn run(args: &Args, place: &Place, lease: Duration, mode: Mode) -> Result<Run, E
 /// Tends the processes until all is done, or nothing more.
 fn tend(tasks: &Tasks, mut producers: Children, mut workers: Children, lease: Duration) -> Result<Run, Error> {
     let (faults, began) = (workers.faults, Instant::now());
-    let (mut done, mut last, mut is_made) = (0, began, false);
-    let (mut quiet, mut whole, mut looked) = (Duration::ZERO, Duration::ZERO, began);
-    while quiet < lease * QUIET && whole < lease * LONGEST {
+    let (mut last, mut is_made) = (began, false);
+    let (mut quiet, mut still) = (Quiet::begin(TICK), Duration::ZERO);
+    while still < lease * QUIET && quiet.whole < lease * LONGEST {
         is_made = is_made || producers.tend()?;
         workers.tend()?;
         let audit = tasks.audit()?;
-        // A busy machine is no dead task: such time counts little.
-        let passed = std::mem::replace(&mut looked, Instant::now()).elapsed().min(TICK);
-        (quiet, whole) = (quiet + passed, whole + passed);
-        if audit.done != std::mem::replace(&mut done, audit.done) {
-            (last, quiet) = (Instant::now(), Duration::ZERO);
+        still = quiet.look(audit.done);
+        if still.is_zero() {
+            last = Instant::now();
         }
         // The last ones may still be done twice.
         let is_over = is_made && audit.done == audit.made && last.elapsed() > CALM && workers.all_went_on_for(CALM);
