@@ -66,7 +66,7 @@ async fn a_command_that_comes_after_the_release_takes_nothing() {
     }
 }
 
-/// Its waiter has found the name taken since, and asks by another token. What is left of the first is cleared all the same.
+/// The waiter then finds the name taken, and asks with another token. The command of the first token still takes nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_comes_after_the_wait_takes_nothing() {
     let mut held_back = 0;

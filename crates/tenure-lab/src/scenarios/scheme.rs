@@ -17,8 +17,8 @@ pub(super) struct Scheme {
     pub(super) prefix: &'static str,
     /// How many commands are sent at once to take a free name.
     pub(super) takes: u64,
-    /// A command of which an acquire that comes late has one, be it in a script, and a clean-up that finds nothing has none.
-    /// Where such an acquire takes nothing there is no such command, and this is one of both.
+    /// A command that a late acquire runs, alone or in a script, and a clean-up that finds nothing does not: its count rises
+    /// when the acquire was executed. A late acquire of `GETSET` or `WATCH` takes nothing, so there a clean-up runs it, too.
     pub(super) takes_by: &'static str,
     /// Which of the commands of a renewal or a release is the first that changes anything.
     pub(super) writes: u64,

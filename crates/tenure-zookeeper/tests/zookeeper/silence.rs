@@ -130,7 +130,7 @@ async fn a_session_that_was_given_up_may_have_its_nodes() {
     assert!(error.may_have_been_applied(), "{error}");
     proxy.cut();
     proxy.heal();
-    // What it finds, it deletes in another session.
+    // The release finds the node of that session, and deletes it.
     store.release(&lease, Duration::ZERO).await.unwrap();
     assert_eq!(other.inspect(Some(&name)).await.unwrap(), [], "it was released");
 }
