@@ -81,10 +81,6 @@ etcd-cost:
 mutants *args:
     ./scripts/mutants {{args}}
 
-# Mistakes made by hand, one at a time: order, timing, flags; each has to be seen by its test
-mistakes *args:
-    ./scripts/mistakes {{args}}
-
 # Words and sentences that do not belong into pages or code: --pages, --code, --lengths
 words *args:
     ./scripts/words {{args}}

@@ -4,12 +4,13 @@
 //! in a log. Any number of processes may use one directory.
 
 use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::fs::{File, OpenOptions};
+use std::hash::BuildHasher;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const DIGITS: usize = 20;
@@ -66,8 +67,8 @@ impl Counter {
 
     /// Begins a visit under `fence` (`None` where the lock gives none): logs the entry and reads the number.
     pub fn enter(&self, fence: impl Into<Option<u64>>) -> Visit<'_> {
-        static VISITS: AtomicU64 = AtomicU64::new(0);
-        let id = format!("{}.{}", std::process::id(), VISITS.fetch_add(1, Ordering::Relaxed));
+        // The system gives the number of a dead process to a new one, within minutes where many are started.
+        let id = format!("{}.{:016x}", std::process::id(), RandomState::new().hash_one("visit"));
         let fence = fence.into().map_or_else(|| "-".to_owned(), |fence| fence.to_string());
         self.append(&format!("enter {id} {fence}\n"));
         Visit { counter: self, read: self.value(), id }

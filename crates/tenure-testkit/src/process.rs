@@ -7,6 +7,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::{Deref, DerefMut};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -61,7 +62,7 @@ pub fn signal(pid: u32, signal: Signal) -> std::io::Result<()> {
     rustix::process::kill_process(pid_of_process, signal.into())?;
     // The kernel delivers these two in its own time; a test that goes on at once would race with it.
     match signal {
-        Signal::Stop => wait_until(SETTLE, "the process to stop", || matches!(state(pid), Some('T' | 't' | 'Z') | None)),
+        Signal::Stop => wait_until(SETTLE, "the process to stop", || is_stopped(pid) || !is_alive(pid)),
         Signal::Cont => wait_until(SETTLE, "the process to go on", || state(pid) != Some('T')),
         _ => {}
     }
@@ -75,9 +76,10 @@ pub fn is_alive(pid: u32) -> bool {
     !matches!(state(pid), None | Some('Z' | 'X'))
 }
 
-/// True while `pid` is stopped by a signal.
+/// True while `pid` is stopped by a signal, with all of its threads: they stop one after another.
 pub fn is_stopped(pid: u32) -> bool {
-    state(pid) == Some('T')
+    let mut threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().peekable();
+    threads.peek().is_some() && threads.all(|thread| state_at(&thread.path()).is_none_or(|state| matches!(state, 'T' | 't')))
 }
 
 /// The processes that `parent` has started, and that are there.
@@ -87,9 +89,14 @@ pub fn children(parent: u32) -> Vec<u32> {
     lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
-/// The state letter of `/proc/<pid>/stat`, none when there is no such process.
+/// The state letter of a process, none when there is no such process.
 fn state(pid: u32) -> Option<char> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    state_at(Path::new(&format!("/proc/{pid}")))
+}
+
+/// The state letter of a process or thread, in its directory of `/proc`.
+fn state_at(of: &Path) -> Option<char> {
+    let stat = fs::read(of.join("stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
     // The command name stands in parentheses and may itself hold any of them.
     stat.rsplit_once(") ")?.1.chars().next()

@@ -65,7 +65,7 @@ mod faulty {
         Silent(Faulty::new(MemoryStore::new()))
     }
 
-    tenure_conformance::conformance!(subject);
+    tenure_conformance::conformance!(subject, Contract);
 }
 
 /// A quorum of stores in memory.
@@ -93,7 +93,7 @@ mod quorum {
         OfMemory((0..7).map(|_| MemoryStore::new()).collect())
     }
 
-    tenure_conformance::conformance!(subject);
+    tenure_conformance::conformance!(subject, Contract);
 
     /// The slowest node has begun before the answer of the others is heard.
     #[tokio::test]
@@ -136,7 +136,7 @@ mod all {
         OfMemory([MemoryStore::new(), MemoryStore::new()])
     }
 
-    tenure_conformance::conformance!(subject);
+    tenure_conformance::conformance!(subject, Contract);
 }
 
 /// The same, and they fall silent. Faults of one of them are tested with the core.
@@ -174,7 +174,7 @@ mod silent_all {
         Silent([Faulty::new(MemoryStore::new()), Faulty::new(MemoryStore::new())])
     }
 
-    tenure_conformance::conformance!(subject);
+    tenure_conformance::conformance!(subject, Variant);
 }
 
 /// The files of the crate, wherever they are.

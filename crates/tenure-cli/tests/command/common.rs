@@ -259,7 +259,7 @@ pub(crate) fn keepers(place: &Place) -> Vec<Pid> {
 }
 
 pub(crate) fn is_stopped(pid: Pid) -> bool {
-    state(pid) == Some('T')
+    tenure_testkit::process::is_stopped(pid.as_raw().unsigned_abs())
 }
 
 /// Checks that a failure was reported in one line of ours.

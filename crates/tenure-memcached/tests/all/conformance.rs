@@ -94,5 +94,5 @@ mod add {
         Way::new("&scheme=add", &[&mutexes, NO_TYPES])
     }
 
-    tenure_conformance::conformance!(subject);
+    tenure_conformance::conformance!(subject, Contract);
 }

@@ -48,4 +48,4 @@ fn subject() -> RedisAndFile {
     RedisAndFile(RedisServer::start(), tempfile::tempdir().unwrap())
 }
 
-tenure_conformance::conformance!(subject);
+tenure_conformance::conformance!(subject, Variant);

@@ -125,7 +125,7 @@ mod cases {
         Cluster::take("", &[NO_PUSH, ONE_BY_ONE])
     }
 
-    tenure_conformance::conformance!(cluster);
+    tenure_conformance::conformance!(cluster, Contract);
 }
 
 mod redisson {
@@ -137,7 +137,7 @@ mod redisson {
         Cluster::take("?scheme=redisson", &[NO_QUEUE, ONE_BY_ONE])
     }
 
-    tenure_conformance::conformance!(cluster);
+    tenure_conformance::conformance!(cluster, Variant);
 }
 
 mod redisson_fair {
@@ -147,7 +147,7 @@ mod redisson_fair {
         Cluster::take("?scheme=redisson-fair", &[&crate::schemes::redisson_fair::exceptions()])
     }
 
-    tenure_conformance::conformance!(cluster);
+    tenure_conformance::conformance!(cluster, Variant);
 }
 
 pub(crate) fn slot_of(cluster: &RedisCluster, name: &[u8]) -> u16 {

@@ -17,7 +17,7 @@ mod by_sentinels {
         Redis::named_by_sentinels()
     }
 
-    tenure_conformance::conformance!(subject);
+    tenure_conformance::conformance!(subject, Contract);
 }
 
 /// A server with a replica, which confirms each grant and each renewal.
@@ -28,7 +28,7 @@ mod confirmed {
         Redis::confirmed()
     }
 
-    tenure_conformance::conformance!(subject);
+    tenure_conformance::conformance!(subject, Contract);
 }
 
 mod by_script {
@@ -41,5 +41,5 @@ mod by_script {
         subject
     }
 
-    tenure_conformance::conformance!(subject);
+    tenure_conformance::conformance!(subject, Variant);
 }

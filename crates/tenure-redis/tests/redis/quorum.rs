@@ -80,7 +80,7 @@ fn subject() -> Servers {
     Servers::start(7)
 }
 
-tenure_conformance::conformance!(subject);
+tenure_conformance::conformance!(subject, Contract);
 
 /// Servers that are reached directly, and whose memory nobody has vouched for.
 fn new_servers(nodes: usize) -> (Vec<RedisServer>, String) {

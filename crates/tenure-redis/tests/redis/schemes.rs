@@ -3,9 +3,9 @@
 /// A point in time at a key is all that is a lock.
 const NO_OTHER_VALUE: &[&str] = &["a_foreign_lock_and_ours_exclude_each_other", "a_lock_without_expiry_is_told"];
 
-/// The parameters of a URL, what its keys have in front of a name, and what it cannot do.
+/// Which cases run, the parameters of a URL, what its keys have in front of a name, and what it cannot do.
 macro_rules! schemes {
-    ($($scheme:ident: $parameters:literal, $before:literal, $exceptions:expr;)*) => {
+    ($($scheme:ident, $tier:ident: $parameters:literal, $before:literal, $exceptions:expr;)*) => {
         $(mod $scheme {
             use tenure_conformance::exceptions::MUTEXES_ONLY;
 
@@ -18,24 +18,24 @@ macro_rules! schemes {
                 Redis::start($parameters, $before, EXCEPTIONS)
             }
 
-            tenure_conformance::conformance!(subject);
+            tenure_conformance::conformance!(subject, $tier);
         })*
     };
 }
 
 schemes! {
-    set_nx: "?scheme=set-nx", "", &[MUTEXES_ONLY];
+    set_nx, Contract: "?scheme=set-nx", "", &[MUTEXES_ONLY];
     // The same keys for another library: a name is what it puts behind its own prefix.
-    pottery: "?scheme=set-nx&profile=pottery", "redlock:", &[MUTEXES_ONLY];
-    spring: "?scheme=set-nx&profile=spring&prefix=app", "app:", &[MUTEXES_ONLY];
-    python_redis_lock: "?scheme=set-nx&profile=python-redis-lock", "lock:", &[MUTEXES_ONLY];
+    pottery, Variant: "?scheme=set-nx&profile=pottery", "redlock:", &[MUTEXES_ONLY];
+    spring, Variant: "?scheme=set-nx&profile=spring&prefix=app", "app:", &[MUTEXES_ONLY];
+    python_redis_lock, Variant: "?scheme=set-nx&profile=python-redis-lock", "lock:", &[MUTEXES_ONLY];
     // A name is taken at two more keys, which a foreign lock has as well.
-    rueidislock: "?scheme=set-nx&profile=rueidislock", "rueidislock:0:", &[MUTEXES_ONLY];
-    php: "?scheme=php", "Lock:", &[MUTEXES_ONLY];
-    getset: "?scheme=getset", "", &[MUTEXES_ONLY, NO_OTHER_VALUE];
-    getset_in_seconds: "?scheme=getset&unit=s&win=past", "", &[MUTEXES_ONLY, NO_OTHER_VALUE];
-    setnx_expire: "?scheme=setnx-expire&prefix=app:", "app:", &[MUTEXES_ONLY];
-    setnx_expire_lua: "?scheme=setnx-expire-lua", "", &[MUTEXES_ONLY];
+    rueidislock, Variant: "?scheme=set-nx&profile=rueidislock", "rueidislock:0:", &[MUTEXES_ONLY];
+    php, Variant: "?scheme=php", "Lock:", &[MUTEXES_ONLY];
+    getset, Contract: "?scheme=getset", "", &[MUTEXES_ONLY, NO_OTHER_VALUE];
+    getset_in_seconds, Variant: "?scheme=getset&unit=s&win=past", "", &[MUTEXES_ONLY, NO_OTHER_VALUE];
+    setnx_expire, Variant: "?scheme=setnx-expire&prefix=app:", "app:", &[MUTEXES_ONLY];
+    setnx_expire_lua, Variant: "?scheme=setnx-expire-lua", "", &[MUTEXES_ONLY];
 }
 
 mod redisson {
@@ -47,7 +47,7 @@ mod redisson {
         Redis::start("?scheme=redisson", "", &[NO_QUEUE, ONE_BY_ONE])
     }
 
-    tenure_conformance::conformance!(subject);
+    tenure_conformance::conformance!(subject, Contract);
 }
 
 pub(crate) mod redisson_fair {
@@ -67,7 +67,7 @@ pub(crate) mod redisson_fair {
         Redis::start("?scheme=redisson-fair", "", &[&exceptions()])
     }
 
-    tenure_conformance::conformance!(subject);
+    tenure_conformance::conformance!(subject, Contract);
 }
 
 mod watch {
@@ -77,5 +77,5 @@ mod watch {
         Redis::start("?scheme=watch", "", &[])
     }
 
-    tenure_conformance::conformance!(subject);
+    tenure_conformance::conformance!(subject, Contract);
 }

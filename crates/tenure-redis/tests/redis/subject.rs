@@ -1,6 +1,6 @@
 //! A Redis behind a proxy, as a subject of conformance.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use tenure::Name;
@@ -11,12 +11,64 @@ use tenure_testkit::{Program, Proxy, RedisServer, Worker};
 
 use crate::LONG;
 
+/// Servers that served a case and are empty again. What this process has started ends with it.
+static AT_REST: Mutex<Vec<(RedisServer, Option<RedisServer>)>> = Mutex::new(Vec::new());
+
+/// A server, with its replica if it has one, that goes back to those at rest when its case has passed.
+pub(crate) struct Lent(Option<(RedisServer, Option<RedisServer>)>);
+
+impl Lent {
+    fn alone() -> Self {
+        Self(Some(at_rest(false).unwrap_or_else(|| (RedisServer::start(), None))))
+    }
+
+    fn with_replica() -> Self {
+        let start = || {
+            let server = RedisServer::start();
+            let replica = RedisServer::replica_of(&server);
+            (server, Some(replica))
+        };
+        let lent = Self(Some(at_rest(true).unwrap_or_else(start)));
+        lent.wait_for_copies(1);
+        lent
+    }
+}
+
+fn at_rest(with_replica: bool) -> Option<(RedisServer, Option<RedisServer>)> {
+    let mut all = AT_REST.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = all.iter().position(|(_, replica)| replica.is_some() == with_replica)?;
+    Some(all.swap_remove(at))
+}
+
+impl std::ops::Deref for Lent {
+    type Target = RedisServer;
+
+    fn deref(&self) -> &RedisServer {
+        &self.0.as_ref().expect("until it is dropped").0
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let Some((server, replica)) = self.0.take().filter(|_| !std::thread::panicking()) else { return };
+        // Nothing of the last case may be executed in the next one, so its connections end first.
+        for line in ["CLIENT KILL TYPE normal", "CLIENT KILL TYPE pubsub", "FLUSHALL", "SCRIPT FLUSH"] {
+            server.cli(line);
+        }
+        for reset in [&["FUNCTION", "FLUSH"][..], &["ACL", "SETUSER", "default", "on", "nopass", "~*", "&*", "+@all"]] {
+            // The oldest server has no functions.
+            let _ = server.command(reset);
+        }
+        AT_REST.lock().unwrap_or_else(PoisonError::into_inner).push((server, replica));
+    }
+}
+
 pub(crate) struct Redis {
-    pub(crate) server: RedisServer,
+    // It ends first, so that nothing reaches the server any more.
     proxy: Proxy,
+    pub(crate) server: Lent,
     /// They name the proxy, if there are any.
     sentinels: Vec<RedisServer>,
-    _replica: Option<RedisServer>,
     parameters: &'static str,
     /// Text that the scheme puts in front of a name.
     before: &'static str,
@@ -25,18 +77,18 @@ pub(crate) struct Redis {
 
 impl Redis {
     pub(crate) fn start(parameters: &'static str, before: &'static str, exceptions: &[&[&'static str]]) -> Self {
-        let server = RedisServer::start();
+        Self::on(Lent::alone(), parameters, before, exceptions)
+    }
+
+    fn on(server: Lent, parameters: &'static str, before: &'static str, exceptions: &[&[&'static str]]) -> Self {
         let proxy = Proxy::start(server.addr());
-        Self { server, proxy, sentinels: Vec::new(), _replica: None, parameters, before, exceptions: exceptions.concat() }
+        Self { proxy, server, sentinels: Vec::new(), parameters, before, exceptions: exceptions.concat() }
     }
 
     /// One whose grants a replica confirms.
     pub(crate) fn confirmed() -> Self {
         // A grant that nobody has confirmed does not count, so a push is a reason to poll.
-        let subject = Self::start("?durability=replicas:1", "", &[tenure_conformance::exceptions::NO_PUSH]);
-        let replica = RedisServer::replica_of(&subject.server);
-        subject.server.wait_for_copies(1);
-        Self { _replica: Some(replica), ..subject }
+        Self::on(Lent::with_replica(), "?durability=replicas:1", "", &[tenure_conformance::exceptions::NO_PUSH])
     }
 
     pub(crate) fn named_by_sentinels() -> Self {

@@ -81,7 +81,7 @@ mod conformance {
         Way::at(super::shared().addr(), by_url, [EXCEPTIONS.concat(), exceptions::NO_PUSH.to_vec()].concat())
     }
 
-    tenure_conformance::conformance!(subject);
+    tenure_conformance::conformance!(subject, Variant);
 }
 
 #[tokio::test]

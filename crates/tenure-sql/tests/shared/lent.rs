@@ -33,7 +33,7 @@ mod conformance {
         Way::at(Server::shared().addr(), over_a_pool, exceptions)
     }
 
-    tenure_conformance::conformance!(subject);
+    tenure_conformance::conformance!(subject, Variant);
 }
 
 #[tokio::test]

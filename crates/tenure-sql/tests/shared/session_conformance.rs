@@ -47,4 +47,4 @@ fn subject() -> Sessions {
     Sessions { proxy: Proxy::start_opaque(Server::shared().addr()), space: fresh_space(Server::shared()) }
 }
 
-tenure_conformance::conformance!(subject);
+tenure_conformance::conformance!(subject, Contract);

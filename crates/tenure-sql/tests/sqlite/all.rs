@@ -40,4 +40,4 @@ fn subject() -> TwoFiles {
     TwoFiles(tempfile::tempdir().unwrap())
 }
 
-tenure_conformance::conformance!(subject);
+tenure_conformance::conformance!(subject, Contract);
