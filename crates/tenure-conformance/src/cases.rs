@@ -110,17 +110,19 @@ macro_rules! cases {
     };
 }
 
+type Run = for<'a> fn(&'a dyn Subject) -> Pin<Box<dyn Future<Output = Outcome> + 'a>>;
+
 /// A case of the list.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     group: &'static str,
-    pub(crate) run: for<'a> fn(&'a dyn Subject) -> Pin<Box<dyn Future<Output = Outcome> + 'a>>,
+    pub(crate) run: Run,
 }
 
 /// Groups that test what the core makes of any store.
 const OF_THE_CORE: [&str; 3] = ["cancelled", "guards", "waiting"];
 
-/// What a variant of a store may break: what is written where, who is told what, and when it ends.
+/// The cases that a variant of a store may break: the keys, the answers, and when a lease ends.
 const OF_A_VARIANT: [&str; 15] = [
     "a_free_name_is_granted_and_a_held_one_is_busy",
     "a_foreign_lock_and_ours_exclude_each_other",
