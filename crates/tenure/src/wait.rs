@@ -42,7 +42,8 @@ pub(crate) struct Wait<'a> {
     /// Whether this task polls the store: for itself alone, or as the leader of its local queue.
     leads: bool,
     state: Option<Box<WaitState>>,
-    outage: bool,
+    /// The outage that the observer knows of.
+    outage: Option<Error>,
     /// Whether the observer knows that the name is busy. The holder that it knows of stands below.
     observed: bool,
     observed_holder: Option<Owner>,
@@ -70,7 +71,7 @@ impl<'a> Wait<'a> {
             waiter,
             leads,
             state,
-            outage: false,
+            outage: None,
             observed: false,
             observed_holder: None,
         }

@@ -317,7 +317,8 @@ impl Observer {
     /// Waits until a poll is useful.
     async fn wait(&mut self) {
         let Some(pause) = self.pause else { return };
-        let Some(notices) = &mut self.notices else { return sleep(pause).await };
+        // In an outage a refused connection may be a notice, and the next poll would cause another.
+        let Some(notices) = self.notices.as_mut().filter(|_| !self.outage) else { return sleep(pause).await };
         // A stream that has ended is armed anew with the next poll.
         if let Ok(None) = timeout(pause, notices.next()).await {
             self.notices = None;

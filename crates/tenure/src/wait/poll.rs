@@ -171,17 +171,17 @@ impl Wait<'_> {
         self.poll_after(pause, |_| error)
     }
 
-    /// Reports, once, that the store grants nothing for now.
+    /// Reports that the store grants nothing for now: at first, and when the reason is another one.
     fn note_outage(&mut self, error: &Error) {
-        if !self.outage {
-            self.outage = true;
+        if self.outage.as_ref().is_none_or(|known| reason(known) != reason(error)) {
+            self.outage = Some(error.clone());
             self.settings.observe(Waiting::Outage(error));
             self.publish_status(Some(error));
         }
     }
 
     fn recovered(&mut self) {
-        if std::mem::take(&mut self.outage) {
+        if self.outage.take().is_some() {
             self.settings.observe(Waiting::Recovered);
             self.publish_status(None);
         }
@@ -202,21 +202,30 @@ impl Wait<'_> {
     }
 
     /// Sleeps until the next poll, or until a notice makes one useful before. A handoff that is
-    /// valid needs no poll.
+    /// valid needs no poll. In an outage, a handoff alone ends the pause.
     pub(super) async fn pause(&mut self) -> Option<Guard> {
         let state = self.state.as_mut()?;
         if self.core.session.clock.now() >= state.poll_at {
             return None;
         }
-        let sleep = self.core.session.clock.nap_until(state.poll_at);
+        let mut sleep = self.core.session.clock.nap_until(state.poll_at);
         let Some(notices) = &mut state.notices else {
             sleep.await;
             return None;
         };
-        let notice = tokio::select! {
-            biased;
-            () = sleep => return None,
-            notice = notices.next() => notice,
+        let notice = loop {
+            let notice = tokio::select! {
+                biased;
+                () = &mut sleep => return None,
+                notice = notices.next() => notice,
+            };
+            match notice {
+                Some(Notice::Granted { ref owner, .. }) if *owner == state.attempt.request.owner => break notice,
+                // A refused connection is a notice as well, and the next poll would cause another.
+                Some(_) if self.outage.is_some() => {}
+                None if self.outage.is_some() => *notices = stream::pending().boxed(),
+                notice => break notice,
+            }
         };
         state.poll_at = self.core.session.clock.now();
         match notice {
@@ -258,6 +267,11 @@ impl Wait<'_> {
         // yet.
         terms.renews && terms.min_hold.is_zero() && enough_margin && left >= handoff_ttl / 6
     }
+}
+
+/// Reason of an outage, without times: those that are left change with each answer.
+fn reason(error: &Error) -> String {
+    error.to_string().replace(|c: char| c.is_ascii_digit(), "")
 }
 
 /// Returns the store's notices for a request. If it cannot send any, none and the error: a wait without

@@ -16,7 +16,7 @@ use crate::{Error, ErrorKind, Holder, Name, Owner, Share};
 pub enum Waiting<'a> {
     /// Another client holds the name. Reported first, and whenever the holder changes.
     Busy(Option<&'a Holder>),
-    /// The store does not answer. Reported once for each outage.
+    /// The store does not serve us. Reported when an outage begins, and when its reason is another one.
     Outage(&'a Error),
     /// The store answers again.
     Recovered,

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::store::{AcquireReply, Busy};
+use futures_util::StreamExt;
+use tenure::store::{AcquireReply, Busy, Notice};
 use tenure::{BootTime, Clock, ErrorKind, Holder, Owner, Share, Waiting};
 use tokio::time::timeout;
 
@@ -158,6 +159,40 @@ async fn an_outage_is_looked_at_in_measured_steps() {
     let range = (LIMIT / 4).mul_f64(0.75)..=(LIMIT / 4).mul_f64(1.25) + ms(1);
     assert!(pauses.iter().all(|pause| range.contains(pause)), "{pauses:?}");
     assert!(pauses.iter().max().unwrap().saturating_sub(*pauses.iter().min().unwrap()) > ms(10), "{pauses:?}");
+}
+
+/// A refused connection is a notice, and each poll makes another. A handoff alone ends the pause.
+#[tokio::test(start_paused = true)]
+async fn notices_do_not_shorten_the_pauses_of_an_outage() {
+    let (_clock, store, locks) = world();
+    store.hints(Hints::Pushed);
+    let held = locks.mutex("door").ttl(LONG * 10).acquire().await.unwrap();
+    let told = Told::default();
+    let waiting = tokio::spawn(locks.mutex("door").ttl(LONG).on_wait(told.observer()).acquire());
+    let mut leaders = locks.election("door").observe();
+    assert!(leaders.next().await.unwrap().unwrap().is_some());
+    tokio::time::sleep(ms(100)).await;
+    store.forget_calls();
+    store.fated(Fate::Fails);
+    let outage = async {
+        for _ in 0..2_000 {
+            store.push(&Notice::Changed);
+            tokio::time::sleep(ms(5)).await;
+        }
+    };
+    let observed = async { while leaders.next().await.is_some() {} };
+    tokio::select! { () = outage => {}, () = observed => panic!("the stream ends") }
+    // Ten seconds, in pauses of a quarter of the operation timeout.
+    let polls = store.acquires().len();
+    let looks = store.calls().iter().filter(|(_, call)| matches!(call, Call::Inspect)).count();
+    assert!((100..300).contains(&polls) && (10..300).contains(&looks), "{polls} polls and {looks} looks");
+    store.fated(Fate::Says(ErrorKind::Unavailable));
+    tokio::time::sleep(secs(1)).await;
+    store.fated(Fate::Works);
+    released(held).await;
+    let _guard = timeout(SOON, waiting).await.unwrap().unwrap().unwrap();
+    let told: Vec<String> = told.all().into_iter().filter(|what| !what.starts_with("busy")).collect();
+    assert_eq!(told, ["outage", "outage", "recovered"], "a reason is told once");
 }
 
 /// Without notices a waiter polls at the interval, with jitter, and never starves others.
