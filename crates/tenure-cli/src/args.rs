@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tenure::{Share, parse_duration};
+use tenure::{Fence, Share, parse_duration};
 
 /// Let one process at a time do a thing, across processes and machines.
 ///
@@ -349,7 +349,21 @@ pub(crate) struct Man {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = BREAK_HELP)]
 pub(crate) struct Break {
+    /// Only if this token or this label holds it
+    #[arg(long, value_name = "TOKEN|LABEL")]
+    pub(crate) if_held_by: Option<String>,
+    /// Only if it is held with this fence
+    #[arg(long, value_name = "N")]
+    pub(crate) fence: Option<Fence>,
+    /// Also if its value is no lock of tenure, and no scheme in the store URL says that it is a lock.
+    /// It may be data of an application
+    #[arg(long)]
+    pub(crate) foreign: bool,
+    /// Do not ask, on a terminal
+    #[arg(short, long)]
+    pub(crate) yes: bool,
     #[command(flatten)]
     pub(crate) common: Common,
     /// Which name
@@ -379,7 +393,7 @@ Exit codes: the command's own, or 128+n if signal n ended it
   69  the store gives no answer            77  the store refuses
   74  the embedded file cannot be used     64  usage      78  configuration
   126, 127  the command cannot be run, or was not found
-   1  break: nothing was held; show --check: the name is free
+   1  break: nothing was broken; show --check: the name is free
 
 More: `tenure run --help` shows the common uses. `tenure help store` has the
 URLs, their parameters, passwords and rights; `tenure help config` the config
@@ -391,6 +405,14 @@ database and table= of the store URL matter:
   tenure migration --store 'postgres://db/app?table=ops.locks' | psql app
   tenure migration --store mysql://db/app | mariadb app
 With create=yes in the URL, tenure runs them itself when the table is missing.";
+
+const BREAK_HELP: &str = "\
+On a terminal it asks first. The store compares the owner that was shown in the
+step that takes the name from it: who took the name meanwhile keeps it.
+  tenure break --if-held-by web-1 --fence 81920 ledger
+
+Exit codes: 0 broken; 1 nothing was: the name is free, or another holds it
+  77  its value is no lock of tenure: see --foreign";
 
 const SHOW_HELP: &str = "\
 FENCE and AGE (how long it has been held) are - where the store does not say.
@@ -506,7 +528,9 @@ mod tests {
     #[test]
     fn no_line_of_the_help_is_wider_than_a_terminal() {
         let pages = crate::help::TOPICS.map(|(_, page)| page);
-        for line in [AFTER, SHOW_HELP, RUN_HELP, LEAD_HELP, ACQUIRE_HELP].into_iter().chain(pages).flat_map(str::lines) {
+        for line in
+            [AFTER, BREAK_HELP, SHOW_HELP, RUN_HELP, LEAD_HELP, ACQUIRE_HELP].into_iter().chain(pages).flat_map(str::lines)
+        {
             assert!(line.chars().count() <= 80, "{line}");
         }
     }

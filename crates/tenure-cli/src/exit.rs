@@ -157,6 +157,14 @@ pub(crate) fn say(text: impl fmt::Display) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
+/// Asks on the terminal; whether the answer is yes.
+pub(crate) fn ask(question: impl fmt::Display) -> bool {
+    let question = format!("tenure: {} [y/N] ", one_line(&question.to_string()));
+    let mut answer = String::new();
+    let asked = std::io::stderr().write_all(question.as_bytes());
+    asked.is_ok() && std::io::stdin().read_line(&mut answer).is_ok() && ["y", "yes"].contains(&&*answer.trim().to_lowercase())
+}
+
 /// A line that is being written while more urgent things are done.
 #[derive(Debug)]
 pub(crate) struct Aside(Option<JoinHandle<()>>);

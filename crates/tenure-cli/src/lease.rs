@@ -1,17 +1,17 @@
-//! `tenure renew`, `release` and `break`: one step on a lease that another process took.
+//! `tenure renew` and `release`: one step on a lease that another process took.
 
 use std::ffi::OsStr;
 use std::time::Duration;
 
 use tenure::{Error, ErrorKind, Lease, Locker, Name, Owner, ReleaseOutcome, Share, format_duration};
 
-use crate::args::{Break, Release, Renew};
+use crate::args::{Release, Renew};
 use crate::config::{Settings, TTL};
-use crate::exit::{Failure, LOST, about, say};
+use crate::exit::{Failure, LOST, about};
 use crate::keep::{self, Asked};
+use crate::min_hold;
 use crate::names::lock_name;
 use crate::store::open_existing;
-use crate::{min_hold, store};
 
 /// Renews the lease of a token.
 pub(crate) async fn renew(args: &Renew) -> Result<u8, Failure> {
@@ -69,53 +69,13 @@ async fn release_at_store(name: &Name, owner: Owner, settings: &Settings) -> Res
 }
 
 /// Makes an error one that names the lock.
-fn named(name: &Name) -> impl Fn(Error) -> Failure + '_ {
+pub(crate) fn named(name: &Name) -> impl Fn(Error) -> Failure + '_ {
     move |error| about(format_args!("{name:?}"), error)
 }
 
 fn not_held(name: &Name) -> Failure {
     let what = format!("{name:?} is not held with this token: it was released, its lease has ended, or it was broken");
     Failure::new(LOST, format!("{what}; work that went on since may have overlapped with another holder's"))
-}
-
-/// Takes the name from its holders.
-pub(crate) async fn break_lease(args: &Break) -> Result<u8, Failure> {
-    const NOTHING_HELD: u8 = 1;
-    let name = lock_name(&args.name)?;
-    let settings = Settings::load(&args.common)?;
-    let broken = match open_existing(&settings, None).await? {
-        Some(locker) => break_all(&locker, &name, &settings).await?,
-        None => false,
-    };
-    if !broken {
-        say(format_args!("nothing is broken: {name:?} is not held in {}", store::shown(&settings)));
-    }
-    Ok(if broken { 0 } else { NOTHING_HELD })
-}
-
-/// Takes the name from all who are shown to hold it; whether there were any.
-async fn break_all(locker: &Locker, name: &Name, settings: &Settings) -> Result<bool, Failure> {
-    let entry = locker.inspect(name).await.map_err(named(name))?;
-    let mut broken = false;
-    for holder in entry.map(|entry| entry.holders).unwrap_or_default() {
-        let owner = holder.owner.clone();
-        let lease = Lease::new(name.clone(), owner, holder.share, TTL).with_fence(holder.fence);
-        match locker.release(&lease).await.map_err(named(name))? {
-            ReleaseOutcome::Released => {
-                let told = match holder.owner.label() {
-                    _ if holder.owner.lingers_after().is_some() => "",
-                    Some(_) => "; the next holder may start at once, and that one finds out at its next renewal",
-                    None => "; it looks like another client's lock, and that client is not notified",
-                };
-                settings.voice.say(format_args!("{name:?} is broken; it was held by {holder}{told}"));
-                broken = true;
-            }
-            _ => {
-                settings.voice.say(format_args!("{name:?} changed hands meanwhile; see `tenure show {name}`"));
-            }
-        }
-    }
-    Ok(broken)
 }
 
 fn claim(name: &OsStr, token: &str) -> Result<(Name, Owner), Failure> {

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod args;
+mod break_name;
 mod child;
 mod command_line;
 mod config;
@@ -86,7 +87,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Renew(args) => block_on(lease::renew(&args)),
         Command::Release(args) => block_on(lease::release(&args)),
         Command::Show(args) => block_on(show::main(&args)),
-        Command::Break(args) => block_on(lease::break_lease(&args)),
+        Command::Break(args) => block_on(break_name::main(&args)),
         Command::Admit(args) => block_on(store::admit(&args)),
         Command::Migration(args) => store::migration(&args),
         Command::Bench(_) | Command::Lab(_) => Err(lab::main(args_os().skip(1))),

@@ -1,7 +1,7 @@
 //! Who has the terminal.
 
 use std::fs::{File, OpenOptions};
-use std::io::{IsTerminal, stdin, stdout};
+use std::io::{IsTerminal, stderr, stdin, stdout};
 
 use nix::sys::signal::{SigSet, SigmaskHow};
 use rustix::fs::{FileType, fstat};
@@ -153,6 +153,11 @@ fn is_ours(tty: impl std::os::fd::AsFd) -> bool {
 
 fn is_pipe() -> bool {
     fstat(stdout()).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo)
+}
+
+/// Whether somebody sits there whom we can ask.
+pub(crate) fn can_ask() -> bool {
+    stdin().is_terminal() && stderr().is_terminal()
 }
 
 /// Whether we have a controlling terminal. One that was hung up is there no more.

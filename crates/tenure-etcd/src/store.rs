@@ -26,6 +26,8 @@ pub struct EtcdStore {
     pub(crate) shared: Arc<Shared>,
     timeout: Option<Duration>,
     pub(crate) poll_interval: Duration,
+    /// The process that opened it.
+    process: u32,
 }
 
 impl EtcdStore {
@@ -49,7 +51,7 @@ impl EtcdStore {
             }
             Err(failed) => return Err(failed.into()),
         }
-        Ok(Self { shared: Arc::new(shared), timeout, poll_interval })
+        Ok(Self { shared: Arc::new(shared), timeout, poll_interval, process: std::process::id() })
     }
 
     pub(crate) fn end(&self, ttl: Duration) -> Instant {
@@ -72,6 +74,7 @@ impl Store for EtcdStore {
             .with_late_end(self.shared.late_end())
             .with_late_commands(self.shared.unanswered.has_any())
             .with_operation_timeout(self.timeout)
+            .with_opened_by(self.process)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {

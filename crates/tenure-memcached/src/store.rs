@@ -54,6 +54,8 @@ struct Inner {
     poll_interval: Duration,
     shown: String,
     granted: Mutex<Granted>,
+    /// The process that opened it.
+    process: u32,
 }
 
 /// How grants have left their items, and until when. A release deletes such an item if nobody has changed it.
@@ -64,7 +66,8 @@ impl MemcachedStore {
         let (servers, shown) = (Servers::new(&options), options.to_string());
         let Options { scheme, prefix, timeout: limit, poll_interval, .. } = options;
         contact(&servers.all, &shown).await?;
-        Ok(Self(Arc::new(Inner { servers, scheme, prefix, timeout: limit, poll_interval, shown, granted: Mutex::default() })))
+        let (granted, process) = (Mutex::default(), std::process::id());
+        Ok(Self(Arc::new(Inner { servers, scheme, prefix, timeout: limit, poll_interval, shown, granted, process })))
     }
 
     fn granted(&self) -> MutexGuard<'_, Granted> {
@@ -203,6 +206,7 @@ impl Store for MemcachedStore {
             .with_late_end(LATE_END)
             .with_max_name(Key::MAX - self.prefix_length())
             .with_operation_timeout(self.0.timeout)
+            .with_opened_by(self.0.process)
             .with_timed_calls(true)
     }
 

@@ -42,6 +42,8 @@ pub(crate) struct AdvisoryStore<L: Locks> {
     terms: Terms,
     /// By owner and name, also if no answer has said yet that it holds. A supplied owner may have several.
     leases: Mutex<Leases<L>>,
+    /// The process that opened it.
+    process: u32,
 }
 
 type Leases<L> = HashMap<(Owner, Name), Held<L>>;
@@ -72,7 +74,7 @@ impl<L: Locks> Clone for Held<L> {
 impl<L: Locks> AdvisoryStore<L> {
     /// Makes a store, and its first session.
     pub(crate) async fn open(locks: L, terms: Terms) -> Result<Self, Error> {
-        Ok(Self { sessions: Sessions::open(locks).await?, terms, leases: Mutex::default() })
+        Ok(Self { sessions: Sessions::open(locks).await?, terms, leases: Mutex::default(), process: std::process::id() })
     }
 
     fn locks(&self) -> &L {
@@ -327,6 +329,7 @@ impl<L: Locks> Store for AdvisoryStore<L> {
             .with_min_ttl(self.locks().min_ttl())
             .with_max_name(self.locks().max_name())
             .with_operation_timeout(self.terms.timeout)
+            .with_opened_by(self.process)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {

@@ -45,6 +45,8 @@ pub struct SqliteStore {
     listeners: Listeners,
     operation_timeout: Option<Duration>,
     poll_interval: Duration,
+    /// The process that opened it.
+    process: u32,
 }
 
 /// Opens the lock file at `path`, for this user alone if it has to be made: [`Options::open`].
@@ -69,7 +71,8 @@ pub async fn connect(path: impl AsRef<Path> + Send) -> Result<Locker, Error> {
 
 impl SqliteStore {
     fn new(path: PathBuf, listeners: Listeners, worker: Worker) -> Self {
-        Self { path: path.into(), worker, listeners, operation_timeout: None, poll_interval: POLL_INTERVAL }
+        let process = std::process::id();
+        Self { path: path.into(), worker, listeners, operation_timeout: None, poll_interval: POLL_INTERVAL, process }
     }
 
     /// Returns the absolute path of the file.
@@ -110,6 +113,7 @@ impl Store for SqliteStore {
             .with_server_clock(true)
             .with_min_ttl(Duration::from_millis(10))
             .with_operation_timeout(self.operation_timeout)
+            .with_opened_by(self.process)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {

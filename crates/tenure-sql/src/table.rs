@@ -136,6 +136,8 @@ pub(crate) struct TableStore<T> {
     releases: AtomicU32,
     /// The name up to which this process has swept.
     hand: Mutex<String>,
+    /// The process that opened it.
+    process: u32,
 }
 
 /// Returns the counter of the next grant.
@@ -173,7 +175,7 @@ impl<T: Table> TableStore<T> {
     pub(crate) fn new(table: T, listeners: Listeners, terms: Terms) -> Self {
         let turns = (0..TURNS).map(|_| tokio::sync::Mutex::default()).collect();
         let (releases, hand) = (AtomicU32::new(fastrand::u32(..SWEEP_EVERY)), Mutex::default());
-        Self { table, listeners, terms, turns, releases, hand }
+        Self { table, listeners, terms, turns, releases, hand, process: std::process::id() }
     }
 
     fn end(&self, ttl: Duration) -> Instant {
@@ -316,6 +318,7 @@ impl<T: Table> Store for TableStore<T> {
             .with_late_commands(self.table.has_late_commands())
             .with_max_name(self.table.max_name())
             .with_operation_timeout(self.terms.timeout)
+            .with_opened_by(self.process)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {

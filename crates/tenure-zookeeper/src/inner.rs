@@ -31,6 +31,8 @@ pub(crate) struct Inner {
     pub(crate) listeners: Mutex<HashMap<Key, mpsc::UnboundedSender<Notice>>>,
     /// Until when a node may be made by a request whose answer was lost.
     pub(crate) late: Mutex<Option<Instant>>,
+    /// The process that opened it.
+    pub(crate) process: u32,
 }
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -150,6 +150,7 @@ impl Options {
         let sessions = Sessions::open(how, shown.clone(), Instant::now() + FIRST_CONTACT).await?;
         Ok(ZooKeeperStore(Arc::new(Inner {
             sessions,
+            process: std::process::id(),
             root: self.chroot + &self.prefix,
             acl: self.acl,
             poll_interval: self.poll_interval,

@@ -228,6 +228,7 @@ impl Store for ZooKeeperStore {
             // Three ticks.
             .with_late_end(3 * self.0.sessions.slack())
             .with_operation_timeout(self.0.timeout)
+            .with_opened_by(self.0.process)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {

@@ -88,6 +88,12 @@ impl Error {
         Self::new(ErrorKind::Lost, "the lock is not held any more")
     }
 
+    /// Makes the [`ErrorKind::Invalid`] of a call in the child of a fork.
+    pub(crate) fn after_fork() -> Self {
+        let what = "the store was opened before a fork, and the child has neither its threads nor its connections";
+        Self::invalid(what).with_hint("open a store in the child, or start another program there with exec")
+    }
+
     /// Makes an [`ErrorKind::Mismatch`] of a name that is in use as another kind of lock.
     #[must_use]
     pub fn other_kind(name: &Name, in_use_as: impl fmt::Display, asked: Kind) -> Self {

@@ -5,11 +5,13 @@
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod advisory;
 mod attacker;
+mod breaks;
 mod codes;
 mod common;
 mod ends;
 #[cfg(feature = "etcd")]
 mod etcd;
+mod fork;
 mod kinds;
 mod lab;
 mod lead;

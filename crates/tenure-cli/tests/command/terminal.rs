@@ -254,3 +254,29 @@ fn interrupt_ends_a_loop() {
     screen.wait("code-130");
     assert!(!screen.text().contains("went-on") && !screen.text().contains("done"), "{}", screen.text());
 }
+
+/// The answer is for the holder that was shown, and nobody else.
+#[test]
+fn a_break_asks_and_spares_who_took_the_name_meanwhile() {
+    let place = Place::new();
+    let take = || {
+        let lease = place.output(&["acquire", "-o", "json", "--ttl", "1m", "x"]);
+        let lease: serde_json::Value = serde_json::from_str(&lease.out).unwrap();
+        lease["token"].as_str().unwrap().to_owned()
+    };
+    let first = take();
+    let mut screen = Screen::open(&place, &[TENURE, "break", "x"]);
+    screen.wait("break it?");
+    screen.enter("n");
+    assert_eq!(screen.code(), 1, "{}", screen.text());
+    let mut screen = Screen::open(&place, &[TENURE, "break", "x"]);
+    screen.wait("break it?");
+    assert_eq!(place.output(&["release", "--token", &first, "x"]).code, 0, "a no has broken it");
+    let next = take();
+    screen.enter("y");
+    assert_eq!(screen.code(), 1, "{}", screen.text());
+    assert_eq!(place.output(&["renew", "--token", &next, "x"]).code, 0, "the next holder was broken");
+    let mut screen = Screen::open(&place, &[TENURE, "break", "--yes", "x"]);
+    assert_eq!(screen.code(), 0, "{}", screen.text());
+    assert!(place.is_free("x"));
+}

@@ -72,6 +72,8 @@ pub struct RedisStore {
     shown: Arc<str>,
     timeout: Option<Duration>,
     poll_interval: Duration,
+    /// The process that opened it.
+    process: u32,
 }
 
 /// Poll interval of a waiter that is notified, in case a message was lost.
@@ -96,7 +98,8 @@ impl RedisStore {
         poll_interval: Duration,
     ) -> Self {
         let (layout, counter, notes) = (Arc::new(layout), Arc::default(), Arc::default());
-        Self { connection, layout, counter, notes, confirmations: None, shown: shown.into(), timeout, poll_interval }
+        let (confirmations, shown, process) = (None, shown.into(), std::process::id());
+        Self { connection, layout, counter, notes, confirmations, shown, timeout, poll_interval, process }
     }
 
     /// This store through another connection.
@@ -177,6 +180,7 @@ impl Store for RedisStore {
             .with_late_commands(self.connection.has_late_commands())
             .with_min_ttl(Duration::from_millis(50))
             .with_operation_timeout(self.timeout)
+            .with_opened_by(self.process)
             .with_timed_calls(true)
     }
 

@@ -4,6 +4,10 @@
 //! blocks the calling thread. The drop of a guard does not: the background thread releases its
 //! lease. The drop of the last handle waits up to a second for such releases. Inside an async
 //! runtime use [`crate::Locker`]: blocking there panics.
+//!
+//! The child of a `fork` has no such thread. Each call there fails at once with
+//! [`Invalid`](crate::ErrorKind::Invalid), and the drops of guards and lockers do nothing: the leases
+//! are the parent's. The child may connect anew.
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,12 +39,19 @@ struct Background {
     runtime: Handle,
     locks: Option<crate::Locker>,
     /// The thread ends when this is dropped.
-    _lives: oneshot::Sender<()>,
+    lives: Option<oneshot::Sender<()>>,
+    /// The process that has the thread.
+    process: u32,
 }
 
 impl Background {
-    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        self.runtime.block_on(future)
+    /// Whether the thread is there. The child of a fork has none, and would wait for ever.
+    fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    fn block_on<T>(&self, future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        if self.is_ours() { self.runtime.block_on(future) } else { Err(Error::after_fork()) }
     }
 
     /// Starts a thread that drives a runtime. A runtime that starts threads itself panics if the
@@ -48,7 +59,8 @@ impl Background {
     fn start() -> std::io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (lives, ended) = oneshot::channel();
-        let background = Self { runtime: runtime.handle().clone(), locks: None, _lives: lives };
+        let process = std::process::id();
+        let background = Self { runtime: runtime.handle().clone(), locks: None, lives: Some(lives), process };
         std::thread::Builder::new().name("tenure".into()).spawn(move || {
             let _ = runtime.block_on(ended);
             runtime.shutdown_background();
@@ -61,11 +73,16 @@ impl Background {
 /// about to end.
 impl Drop for Background {
     fn drop(&mut self) {
+        if !self.is_ours() {
+            // Whatever they would wake is in the parent.
+            std::mem::forget((self.locks.take(), self.lives.take()));
+            return;
+        }
         // Inside another runtime nothing may block.
         if let Some(locks) = self.locks.take()
             && Handle::try_current().is_err()
         {
-            let _ = self.block_on(async { tokio::time::timeout(LAST_RELEASES, locks.flush_releases()).await });
+            let _ = self.runtime.block_on(async { tokio::time::timeout(LAST_RELEASES, locks.flush_releases()).await });
         }
     }
 }
@@ -143,12 +160,14 @@ impl Locker {
 
     /// See [`Locker::release_all`](crate::Locker::release_all).
     pub fn release_all(&self) -> Vec<(Name, Result<ReleaseOutcome, Error>)> {
-        self.runtime.block_on(self.locks.release_all())
+        if self.runtime.is_ours() { self.runtime.runtime.block_on(self.locks.release_all()) } else { Vec::new() }
     }
 
     /// See [`Locker::flush_releases`](crate::Locker::flush_releases).
     pub fn flush_releases(&self) {
-        self.runtime.block_on(self.locks.flush_releases());
+        if self.runtime.is_ours() {
+            self.runtime.runtime.block_on(self.locks.flush_releases());
+        }
     }
 }
 
@@ -353,7 +372,10 @@ impl Guards {
 
     /// See [`Guards::release`](crate::Guards::release).
     pub fn release(self) -> Vec<(Name, Result<ReleaseOutcome, Error>)> {
-        self.runtime.block_on(self.guards.release())
+        if !self.runtime.is_ours() {
+            return self.guards.fences().map(|(name, _)| (name.clone(), Err(Error::after_fork()))).collect();
+        }
+        self.runtime.runtime.block_on(self.guards.release())
     }
 }
 

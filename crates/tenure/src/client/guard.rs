@@ -70,6 +70,9 @@ impl Guard {
 
     /// State by the clock: held, in jeopardy or lost. No round trip.
     pub fn state(&self) -> State {
+        if !self.core.session.is_ours() {
+            return State::Lost;
+        }
         self.lease.state(self.core.session.clock.now())
     }
 
@@ -87,6 +90,7 @@ impl Guard {
     /// # Cancel safety
     /// A dropped future changes nothing.
     pub async fn verify(&self) -> Result<(), Error> {
+        self.core.session.check_process()?;
         self.core.session.watchdog.ensure_running();
         self.check()?;
         let entries = self.core.session.call_without_lease(self.core.session.store.inspect(Some(self.name()))).await?;
@@ -124,6 +128,7 @@ impl Guard {
     /// # Cancel safety
     /// `work` is dropped with the future. The guard goes on.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+        self.core.session.check_process()?;
         self.core.session.watchdog.ensure_running();
         run_until(self.lease.until_end(&*self.core.session.clock), || self.check(), work).await
     }
@@ -203,6 +208,7 @@ impl Guard {
     /// # Cancel safety
     /// A dropped future leaves the release to the background.
     pub async fn release(mut self) -> Result<ReleaseOutcome, Error> {
+        self.core.session.check_process()?;
         match self.leave() {
             0 if !self.lease.claim_release() => Ok(ReleaseOutcome::WasLost),
             0 if self.hand_on() => Ok(ReleaseOutcome::Released),
@@ -218,9 +224,11 @@ impl Guard {
     /// the lease within its ttl. Nobody renews it meanwhile. Other guards of the lease are lost.
     #[must_use = "the lease is all that can renew or release the name from now on"]
     pub fn into_lease(self) -> Lease {
-        self.core.session.watchdog.forget(self.id);
-        self.lease.claim_release();
-        self.lease.end(EndReason::Released);
+        if self.core.session.is_ours() {
+            self.core.session.watchdog.forget(self.id);
+            self.lease.claim_release();
+            self.lease.end(EndReason::Released);
+        }
         self.lease.snapshot()
     }
 
@@ -238,6 +246,7 @@ impl Guard {
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
+        self.core.session.check_process()?;
         if self.state() == State::Lost { Err(self.lost_error()) } else { Ok(()) }
     }
 

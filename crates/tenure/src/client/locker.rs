@@ -14,6 +14,10 @@ use crate::{BootClock, BootTime, Clock, Entry, Error, Lease, Name, Share};
 
 /// Takes locks in one store. Cheap to clone; clones share one watchdog.
 ///
+/// The child of a `fork` opens a store of its own. In it each call of a locker or a guard of the parent
+/// fails at once with [`Invalid`](crate::ErrorKind::Invalid), and their drops do nothing. So it is for a
+/// store that was opened before the fork.
+///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
 /// use std::time::Duration;
@@ -194,6 +198,7 @@ impl Locker {
     /// # Cancel safety
     /// Changes nothing, dropped or not.
     pub async fn list(&self) -> Result<Vec<Entry>, Error> {
+        self.core.session.check_process()?;
         // Without the limit of one operation: a scan of a large store takes long.
         self.core.session.store.inspect(None).await
     }
@@ -205,6 +210,9 @@ impl Locker {
     /// # Cancel safety
     /// A dropped future leaves the releases to the background.
     pub async fn release_all(&self) -> Vec<(Name, Result<ReleaseOutcome, Error>)> {
+        if !self.core.session.is_ours() {
+            return Vec::new();
+        }
         let all = self.core.session.watchdog.end_all();
         let given_up = all.into_iter().filter(|held| held.claim_release());
         let releases = given_up.map(|held| {
@@ -222,6 +230,9 @@ impl Locker {
     /// # Cancel safety
     /// A dropped future only stops waiting: the releases go on.
     pub async fn flush_releases(&self) {
+        if !self.core.session.is_ours() {
+            return;
+        }
         self.core.session.watchdog.flushed().await;
     }
 }

@@ -18,12 +18,26 @@ pub(crate) struct Session {
     answered: AtomicBool,
     /// When an acquisition or a release was last answered, in nanoseconds since boot; 0 before the first one.
     served: AtomicU64,
+    /// The only process that can use it: the one that opened the store, or else made this.
+    process: u32,
 }
 
 impl Session {
     pub(crate) fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
         let watchdog = Watchdog::new(Arc::clone(&store), Arc::clone(&clock));
-        Self { store, clock, watchdog, answered: AtomicBool::new(false), served: AtomicU64::new(0) }
+        let process = store.features().opened_by.unwrap_or_else(std::process::id);
+        Self { store, clock, watchdog, answered: AtomicBool::new(false), served: AtomicU64::new(0), process }
+    }
+
+    /// Whether this process opened the store. The child of a fork has neither its threads nor its
+    /// connections.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Refuses every call in the child of a fork.
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        if self.is_ours() { Ok(()) } else { Err(Error::after_fork()) }
     }
 
     pub(crate) fn has_answered(&self) -> bool {
@@ -48,6 +62,7 @@ impl Session {
 
     /// Runs one call within the operation timeout, and notes whether the store answered.
     pub(crate) async fn call<T>(&self, ttl: Duration, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        self.check_process()?;
         let features = self.store.features();
         let answer = if features.timed_calls { call.await } else { within(features.limit(ttl), call).await };
         if !matches!(&answer, Err(error) if error.kind() == ErrorKind::Unreachable) {
@@ -75,5 +90,14 @@ impl Session {
     /// Asks for a release.
     pub(crate) async fn ask_release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         self.call(lease.ttl, self.store.release(lease, linger)).await.inspect(|_| self.note_served())
+    }
+}
+
+/// The child of a fork leaves the store alone: what its drop waits for is in the parent.
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.is_ours() {
+            std::mem::forget(Arc::clone(&self.store));
+        }
     }
 }

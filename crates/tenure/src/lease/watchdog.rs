@@ -41,6 +41,8 @@ struct Shared {
     table: Mutex<LeaseTable>,
     wake: Notify,
     flushed: Notify,
+    /// The process that renews. The child of a fork does nothing with its leases.
+    process: u32,
 }
 
 enum Done {
@@ -51,7 +53,7 @@ enum Done {
 impl Watchdog {
     pub(crate) fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
         let table = Mutex::default();
-        Self(Arc::new(Shared { store, clock, table, wake: Notify::new(), flushed: Notify::new() }))
+        Self(Arc::new(Shared { store, clock, table, wake: Notify::new(), flushed: Notify::new(), process: std::process::id() }))
     }
 
     /// Makes sure that the task runs.
@@ -132,6 +134,9 @@ impl Watchdog {
 
     /// Releases a lease in the background.
     pub(crate) fn release_later(&self, release: PendingRelease) {
+        if !self.0.is_ours() {
+            return;
+        }
         let now = self.0.clock.now();
         let mut table = self.0.table();
         table.add_pending(release);
@@ -157,12 +162,19 @@ impl Watchdog {
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
+        if !self.0.is_ours() {
+            return;
+        }
         self.0.table().closed = true;
         self.0.wake.notify_one();
     }
 }
 
 impl Shared {
+    fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+
     fn table(&self) -> MutexGuard<'_, LeaseTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -272,6 +284,9 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if !self.shared.is_ours() {
+            return;
+        }
         let mut table = self.shared.table();
         if table.runner != Some(self.id) {
             return;
@@ -301,6 +316,9 @@ struct Plan {
 impl Running {
     /// Reads the table, and ends the leases whose deadline has passed.
     fn plan(&self) -> Plan {
+        if !self.shared.is_ours() {
+            return Plan { due: Vec::new(), pending: Vec::new(), next: None, last: true };
+        }
         let now = self.shared.clock.now();
         let mut table = self.shared.table();
         let after = table.end_due(now);

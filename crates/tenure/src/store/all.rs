@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use futures_util::stream::{BoxStream, StreamExt, select_all};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::features::opened_by;
 use super::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use crate::{Entry, Error, Holder, Lease, Name};
 
@@ -176,6 +177,7 @@ impl Store for AllOf {
             .with_max_name(all.iter().map(|store| store.max_name).min().unwrap_or_default())
             .with_operation_timeout(self.timeout)
             .with_timed_calls(true)
+            .with_opened_by(opened_by(&all))
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {

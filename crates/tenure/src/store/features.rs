@@ -44,6 +44,9 @@ pub struct Features {
     /// A lease is bound to the process that took it, and ends with it. No other process can renew it
     /// or adopt it, and nothing keeps the name taken after its release.
     pub process_bound: bool,
+    /// Id of the process that opened the store, if no other can use it. In the child of a `fork` every call
+    /// of a [`Locker`](crate::Locker) over the store fails then.
+    pub opened_by: Option<u32>,
 }
 
 impl Features {
@@ -65,6 +68,7 @@ impl Features {
             timed_calls: false,
             token_per_try: false,
             process_bound: false,
+            opened_by: None,
         }
     }
 
@@ -90,11 +94,18 @@ setters! { Features:
     with_timed_calls(timed_calls: bool),
     with_token_per_try(token_per_try: bool),
     with_process_bound(process_bound: bool),
+    with_opened_by(opened_by: impl Into<Option<u32>>),
 }
 
 /// Default timeout of one call to a store: a sixth of the ttl, at most a second.
 pub fn operation_timeout(ttl: Duration) -> Duration {
     (ttl / 6).min(Duration::from_secs(1))
+}
+
+/// The process that opened all of several stores; one that cannot use them if there are two.
+pub(crate) fn opened_by(all: &[Features]) -> Option<u32> {
+    let here = std::process::id();
+    all.iter().filter_map(|store| store.opened_by).max_by_key(|process| *process != here)
 }
 
 #[cfg(test)]

@@ -26,6 +26,8 @@ pub struct MemoryStore {
     clock: Arc<dyn Clock>,
     held: Arc<Mutex<Held>>,
     listeners: Listeners,
+    /// The process that opened it.
+    process: u32,
 }
 
 #[derive(Default)]
@@ -44,7 +46,7 @@ impl MemoryStore {
 
     /// Makes an empty store on another clock, for simulations.
     pub fn with_clock(clock: impl Clock) -> Self {
-        Self { clock: Arc::new(clock), held: Arc::default(), listeners: Listeners::default() }
+        Self { clock: Arc::new(clock), held: Arc::default(), listeners: Listeners::default(), process: std::process::id() }
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -136,6 +138,7 @@ impl Store for MemoryStore {
             .with_cohort(true)
             .with_push(true)
             .with_server_clock(true)
+            .with_opened_by(self.process)
     }
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {

@@ -23,6 +23,7 @@ pub use self::node::{Confirmed, Memory, Node, Plain};
 use self::planting::{Planting, Want, Wanted, begin};
 use self::round::Round;
 use self::votes::{Decision, Votes};
+use super::features::opened_by;
 use super::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use crate::{Entry, Error, ErrorKind, Fence, Holder, Lease, Name, Share};
 
@@ -321,6 +322,7 @@ fn common(nodes: &[Arc<dyn Node>], fenced: bool) -> Features {
         .with_max_name(all.iter().map(|node| node.max_name).min().unwrap_or_default())
         .with_operation_timeout(all.iter().filter_map(|node| node.operation_timeout).max())
         .with_timed_calls(true)
+        .with_opened_by(opened_by(&all))
 }
 
 /// Largest capacity of a semaphore that may lose a node.

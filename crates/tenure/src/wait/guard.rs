@@ -28,6 +28,8 @@ impl Core {
 /// The lease renews itself until it is released, dropped or lost. The boot-time clock of this
 /// machine ends it before it ends at the store, without waiting for a reply.
 ///
+/// In the child of a `fork` a guard of the parent is lost: each call fails, and a drop does nothing.
+///
 /// A drop releases the name in the background. It never blocks and never panics, inside or outside
 /// a runtime. If the runtime is gone as well, nobody is left to send the release: the name is free
 /// after its ttl.
@@ -88,7 +90,8 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.leave() > 0 {
+        // In the child of a fork the lease is still the parent's.
+        if !self.core.session.is_ours() || self.leave() > 0 {
             return;
         }
         if self.lease.claim_release() && !self.hand_on() {

@@ -45,6 +45,7 @@ impl Settings {
 
     /// Refuses settings and names that cannot work with the store.
     pub(crate) fn check<'a>(&self, names: impl IntoIterator<Item = &'a Name>) -> Result<(), Error> {
+        self.core.session.check_process()?;
         let (store, features) = (&self.core.session.store, self.core.session.store.features());
         for name in names {
             let (length, most) = (name.as_str().len(), features.max_name);
