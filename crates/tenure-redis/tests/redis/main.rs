@@ -22,6 +22,7 @@ mod pretender;
 mod push;
 mod queue;
 mod quorum;
+mod quorum_votes;
 mod redisson;
 mod redisson_cluster;
 mod rules;

@@ -21,7 +21,7 @@ use crate::{LONG, PATIENCE, patient};
 
 /// Servers behind proxies, which vote from the start.
 pub(crate) struct Servers {
-    servers: Vec<(RedisServer, Proxy)>,
+    pub(crate) servers: Vec<(RedisServer, Proxy)>,
 }
 
 impl Servers {
@@ -29,7 +29,7 @@ impl Servers {
         Self::of((0..nodes).map(|_| RedisServer::start()).collect())
     }
 
-    fn of(servers: Vec<RedisServer>) -> Self {
+    pub(crate) fn of(servers: Vec<RedisServer>) -> Self {
         let behind = |server: RedisServer| {
             let proxy = Proxy::start(server.addr());
             (server, proxy)
@@ -39,7 +39,7 @@ impl Servers {
         all
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         let hosts: Vec<String> = self.servers.iter().map(|(_, proxy)| proxy.url().replace("redis://", "")).collect();
         format!("quorum+redis://{}", hosts.join(","))
     }
@@ -83,22 +83,22 @@ fn subject() -> Servers {
 tenure_conformance::conformance!(subject, Contract);
 
 /// Servers that are reached directly, and whose memory nobody has vouched for.
-fn new_servers(nodes: usize) -> (Vec<RedisServer>, String) {
+pub(crate) fn new_servers(nodes: usize) -> (Vec<RedisServer>, String) {
     let servers: Vec<RedisServer> = (0..nodes).map(|_| RedisServer::start()).collect();
     let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
     let url = format!("quorum+redis://{}", hosts.join(","));
     (servers, url)
 }
 
-async fn quorum(url: &str) -> Quorum {
+pub(crate) async fn quorum(url: &str) -> Quorum {
     Options::parse(url).unwrap().quorum().await.unwrap()
 }
 
-fn asks(name: &str, ttl: Duration) -> Request {
+pub(crate) fn asks(name: &str, ttl: Duration) -> Request {
     Request::new(Name::new(name).unwrap(), Owner::generate("quorum").unwrap(), Share::MUTEX, ttl)
 }
 
-async fn fence_of(store: &Quorum, request: &Request) -> Option<Fence> {
+pub(crate) async fn fence_of(store: &Quorum, request: &Request) -> Option<Fence> {
     match store.acquire(request).await {
         Ok(AcquireReply::Granted(grant)) => Some(grant.fence.expect("every node counts")),
         _ => None,
@@ -106,7 +106,7 @@ async fn fence_of(store: &Quorum, request: &Request) -> Option<Fence> {
 }
 
 /// Asks with a token of its own each time, as the core does.
-async fn granted(store: &Quorum, name: &str, ttl: Duration) -> (Request, Fence) {
+pub(crate) async fn granted(store: &Quorum, name: &str, ttl: Duration) -> (Request, Fence) {
     let granted = async {
         loop {
             let request = asks(name, ttl);
@@ -119,7 +119,7 @@ async fn granted(store: &Quorum, name: &str, ttl: Duration) -> (Request, Fence) 
     timeout(PATIENCE, granted).await.expect("it is never granted")
 }
 
-async fn wait_for(what: &str, is_so: impl Fn() -> bool + Send + Sync) {
+pub(crate) async fn wait_for(what: &str, is_so: impl Fn() -> bool + Send + Sync) {
     let so = async {
         while !is_so() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -129,7 +129,7 @@ async fn wait_for(what: &str, is_so: impl Fn() -> bool + Send + Sync) {
 }
 
 /// A release that gets no answer in time is as good here: the lease ends by itself.
-async fn release(store: &Quorum, request: &Request) {
+pub(crate) async fn release(store: &Quorum, request: &Request) {
     let _ = store.release(&request.lease(), Duration::ZERO).await;
 }
 

@@ -4,6 +4,7 @@ use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use tenure::store::quorum::{Node, Plain, Quorum};
 use tenure::{Locker, MemoryStore};
 use tenure_testkit::{Fate, Faulty, Operation, RedisServer};
 use tenure_tower::{Duplicate, Key, LockLayer, OnOutage};
@@ -106,6 +107,27 @@ async fn a_crowd_of_an_outage_is_still_one() {
     handler.let_out(1);
     assert_eq!((first.await.unwrap().status.as_u16(), second.await.unwrap().status.as_u16()), (200, 200));
     assert_eq!(handler.entries(), 1);
+}
+
+/// The name is held at the two others, so a second request is a duplicate.
+#[tokio::test]
+async fn one_store_of_three_that_fails_is_no_outage() {
+    for at in 0..3 {
+        let stores = [(); 3].map(|()| Faulty::new(MemoryStore::new()));
+        let quorum = Quorum::new(stores.iter().map(|store| Arc::new(Plain(store.clone())) as Arc<dyn Node>).collect()).unwrap();
+        let layer = LockLayer::builder(Locker::new(quorum), "t", Key::header(KEY), OnOutage::FailOpen).build().unwrap();
+        // Another process: it knows nothing of the first one's requests.
+        let other = Quorum::new(stores.iter().map(|store| Arc::new(Plain(store.clone())) as Arc<dyn Node>).collect()).unwrap();
+        let other = LockLayer::builder(Locker::new(other), "t", Key::header(KEY), OnOutage::FailOpen).build().unwrap();
+        let handler = Handler::new();
+        let (service, others) = (locked(&layer, &handler), locked(&other, &handler));
+        let first = sending(&service, "7");
+        handler.entered(1).await;
+        stores[at].plan(|_, _| Fate::FailsBefore);
+        assert_eq!(send(&others, request("7")).await.status, 409, "store {at}");
+        handler.let_out(1);
+        assert_eq!((first.await.unwrap().status.as_u16(), handler.entries()), (200, 1));
+    }
 }
 
 /// The store answers, so this is no outage: it is refused also by a layer that fails open.

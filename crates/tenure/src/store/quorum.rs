@@ -4,6 +4,7 @@ mod admission;
 mod node;
 mod planting;
 mod round;
+mod verdict;
 mod votes;
 
 use std::collections::HashMap;
@@ -22,7 +23,8 @@ use self::node::Nodes;
 pub use self::node::{Confirmed, Memory, Node, Plain};
 use self::planting::{Planting, Want, Wanted, begin};
 use self::round::Round;
-use self::votes::{Decision, Votes};
+use self::verdict::Verdict;
+use self::votes::Votes;
 use super::features::opened_by;
 use super::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use crate::{Entry, Error, ErrorKind, Fence, Holder, Lease, Name, Share};
@@ -239,23 +241,30 @@ impl Quorum {
         (0..self.nodes.len()).all(|at| votes.holds(at) || !votes.may_hold(at))
     }
 
-    /// The answer when a majority cannot be had.
+    /// The answer when a majority cannot be had. Its answers took `took`.
     fn refusal(&self, request: &Request, votes: &Votes, need: usize, took: Duration) -> Result<AcquireReply, Error> {
-        // Those that are busy keep it out, or might: enough have answered, and not all have granted. Or others were granted
-        // shares in every round, and no number could be agreed on in time.
-        let contended = request.share != Share::MUTEX && votes.holders() >= need;
-        if contended || votes.busy() > self.nodes.len() - need || (votes.busy() > 0 && votes.answers() >= need) {
+        let short = took.max(Duration::from_millis(2)).mul_f64(0.5 + 3.0 * fastrand::f64()).min(self.poll_interval);
+        let is_busy = match votes.last_verdict(need) {
+            // Enough have granted, but no number could be agreed on in time: others were granted shares in every
+            // round, or nodes have failed meanwhile.
+            Verdict::Granted => request.share != Share::MUTEX || votes.busy() > 0,
+            verdict => verdict == Verdict::Busy,
+        };
+        if is_busy {
             let (holder, at) = votes.holder().map_or((None, 0), |(holder, at)| (Some(holder), at));
             // Clients that divide the nodes among them must not come back together.
             let split = holder.is_none() || at < need;
-            let short = took.max(Duration::from_millis(2)).mul_f64(0.5 + 3.0 * fastrand::f64());
-            let poll_interval = if split { short.min(self.poll_interval) } else { self.poll_interval };
+            let poll_interval = if split { short } else { self.poll_interval };
             return Ok(AcquireReply::Busy(Busy::new(poll_interval).with_holder(holder)));
         }
-        if let Some((until, why)) = votes.refused(need) {
-            return Ok(AcquireReply::Refused { until: until.min(RETRY), why });
+        if votes.last_verdict(need) == Verdict::NotVoting
+            && let Some((until, why)) = votes.refused()
+        {
+            // A node that failed may be back sooner than one that does not vote.
+            let most = if votes.has_failed() { self.poll_interval } else { RETRY };
+            return Ok(AcquireReply::Refused { until: until.min(most), why });
         }
-        Err(votes.error(&request.name, need, self.nodes.len()))
+        Err(votes.error(&request.name, need))
     }
 
     /// Releases what is left of a lease that a majority has lost. It was renewed there, and nobody holds it any more.
@@ -346,49 +355,50 @@ impl Store for Quorum {
         let keeps = request.enqueue == Enqueue::Heartbeat;
         let asked = Arc::new(request.clone().with_enqueue(if keeps { Enqueue::Heartbeat } else { Enqueue::No }));
         let mut votes = Votes::new(self.nodes.len());
-        let mut round = Round::new(end).hurrying_after(need, self.node_timeout(request.ttl));
+        let votes_with = |answer: &AcquireReply| !matches!(answer, AcquireReply::Refused { .. });
+        let mut round = Round::new(end).hurrying_after(need, self.node_timeout(request.ttl)).counting(votes_with);
         for (at, node) in self.nodes.iter().enumerate() {
             let (node, asked) = (Arc::clone(node), Arc::clone(&asked));
             round.ask(at, async move { node.acquire(&asked).await });
         }
-        let (mut decision, mut admissions) = (Decision::Open, Vec::new());
-        while decision == Decision::Open
+        let (mut verdict, mut admissions) = (Verdict::Open, Vec::new());
+        while verdict == Verdict::Open
             && let Some((at, answer)) = round.next().await
         {
             if matches!(answer, Ok(AcquireReply::Refused { .. })) {
                 admissions.extend(self.admission.begin(at));
             }
             votes.answered(at, answer);
-            decision = votes.decide(need, self.features.fence, round.pending());
+            verdict = votes.verdict(need);
         }
-        if decision == Decision::Open {
-            decision = votes.decide(need, self.features.fence, 0);
-        }
-        let granted = match decision {
-            Decision::Granted(fence) => Some(fence),
-            Decision::Disagree => self.confirm(&asked, &mut votes, need, end).await.map(Some),
-            Decision::Open | Decision::Refused => None,
+        let granted = match (verdict, self.features.fence) {
+            (Verdict::Granted, false) => Some(None),
+            (Verdict::Granted, true) => match votes.agreed(need) {
+                Some(fence) => Some(Some(fence)),
+                None => self.confirm(&asked, &mut votes, need, end).await.map(Some),
+            },
+            _ => None,
         };
         if let Some(fence) = granted {
             self.complete(&asked, want, &votes, round, end);
             return Ok(AcquireReply::Granted(Grant::new(fence, votes.ttl(request.ttl))));
         }
-        if votes.busy() == 0 || !request.generated {
-            // An error says more when all have answered. And a supplied token is released only where it
-            // was granted: elsewhere it may be another client's.
+        if !request.generated {
+            // A supplied token is released only where it was granted: elsewhere it may be another client's.
             while let Some((at, answer)) = round.next().await {
                 votes.answered(at, answer);
             }
         }
+        let took = began.elapsed();
         // An acquisition that was not sent yet must not follow its release.
         drop(round);
         let is_clear = keeps || self.clear_up(&asked, &votes, end).await;
-        let refusal = self.refusal(request, &votes, need, began.elapsed());
+        let refusal = self.refusal(request, &votes, need, took);
         if matches!(refusal, Ok(AcquireReply::Refused { .. })) {
             // The process may end with the answer, and nobody else may ask.
             let _ = timeout_at(end, join_all(admissions)).await;
         }
-        if is_clear { refusal } else { Err(votes.error(&request.name, need, self.nodes.len()).maybe_applied()) }
+        if is_clear { refusal } else { Err(votes.error(&request.name, need).maybe_applied()) }
     }
 
     async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {

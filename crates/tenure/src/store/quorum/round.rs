@@ -22,6 +22,8 @@ pub(super) struct Round<T> {
     /// Answers after which the others have `node_timeout`.
     need: usize,
     node_timeout: Duration,
+    /// Whether an answer is one of those. An error never is.
+    counts: fn(&T) -> bool,
 }
 
 impl<T: Send + 'static> Round<T> {
@@ -33,12 +35,18 @@ impl<T: Send + 'static> Round<T> {
             end,
             need: usize::MAX,
             node_timeout: Duration::ZERO,
+            counts: |_| true,
         }
     }
 
     /// After `need` answers, the other nodes have `node_timeout`.
     pub(super) fn hurrying_after(self, need: usize, node_timeout: Duration) -> Self {
         Self { need, node_timeout, ..self }
+    }
+
+    /// Counts only some answers among those after which the others are hurried.
+    pub(super) fn counting(self, counts: fn(&T) -> bool) -> Self {
+        Self { counts, ..self }
     }
 
     /// Adds the call to a node.
@@ -68,7 +76,8 @@ impl<T: Send + 'static> Round<T> {
         }
         let answer = self.answers.pop_front()?;
         // An error decides nothing.
-        self.need -= usize::from(answer.1.is_ok() && self.need > 0);
+        let counts = answer.1.as_ref().is_ok_and(self.counts);
+        self.need -= usize::from(counts && self.need > 0);
         if self.need == 0 {
             // As much again as the majority needed, if that is longer: the nodes may be far away.
             let now = Instant::now();
@@ -134,6 +143,22 @@ mod tests {
             }
             assert!(round.next().await.is_some() && round.next().await.is_some());
             assert_eq!(round.next().await.is_some(), heard, "{majority} {node_timeout} {slow}");
+        }
+    }
+
+    /// Else a far node would never be heard beside one that does not vote.
+    #[tokio::test(start_paused = true)]
+    async fn answers_that_do_not_count_hurry_nobody() {
+        let mut round =
+            Round::new(Instant::now() + Duration::from_secs(60)).hurrying_after(2, Duration::ZERO).counting(|yes| *yes);
+        for (node, (takes, counts)) in [(1, true), (1, false), (500, true)].into_iter().enumerate() {
+            round.ask(node, async move {
+                tokio::time::sleep(Duration::from_millis(takes)).await;
+                Ok(counts)
+            });
+        }
+        for _ in 0..3 {
+            assert!(round.next().await.is_some());
         }
     }
 }

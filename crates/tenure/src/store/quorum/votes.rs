@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::node::Confirmed;
+use super::verdict::{Count, Verdict};
 use crate::store::AcquireReply;
-use crate::{Error, Fence, Holder, Name};
+use crate::{Error, ErrorKind, Fence, Holder, Name};
 
 /// The answer of one node.
 #[derive(Clone, Debug)]
@@ -23,19 +24,6 @@ enum Vote {
         why: String,
     },
     Failed(Error),
-}
-
-/// Conclusion from the answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Decision {
-    /// Nothing yet.
-    Open,
-    /// Enough have granted, and agree about the fence if there is one.
-    Granted(Option<Fence>),
-    /// Enough have granted, with different fences.
-    Disagree,
-    /// Not enough can grant any more.
-    Refused,
 }
 
 #[derive(Debug)]
@@ -57,19 +45,33 @@ impl Votes {
         };
     }
 
-    pub(super) fn decide(&self, need: usize, fenced: bool, pending: usize) -> Decision {
-        let granted = self.granted().count();
-        if granted + pending < need {
-            return Decision::Refused;
+    /// Verdict of the answers so far, where `need` nodes have to grant.
+    pub(super) fn verdict(&self, need: usize) -> Verdict {
+        self.count().verdict(need)
+    }
+
+    /// The same when no more answers come in time.
+    pub(super) fn last_verdict(&self, need: usize) -> Verdict {
+        self.count().ended().verdict(need)
+    }
+
+    fn count(&self) -> Count {
+        let mut count = Count::default();
+        for vote in &self.nodes {
+            match vote {
+                Vote::Pending => count.pending += 1,
+                Vote::Granted { .. } => count.granted += 1,
+                Vote::Busy(_) => count.busy += 1,
+                Vote::Refused { .. } => count.refused += 1,
+                Vote::Failed(_) => count.failed += 1,
+            }
         }
-        if granted < need {
-            return Decision::Open;
-        }
-        if !fenced {
-            return Decision::Granted(None);
-        }
-        let agreed = self.granted().filter_map(|(fence, _)| fence).find(|fence| self.agree(*fence, need));
-        agreed.map_or(Decision::Disagree, |fence| Decision::Granted(Some(fence)))
+        count
+    }
+
+    /// The fence that `need` nodes have counted.
+    pub(super) fn agreed(&self, need: usize) -> Option<Fence> {
+        self.granted().filter_map(|(fence, _)| fence).find(|fence| self.agree(*fence, need))
     }
 
     fn granted(&self) -> impl Iterator<Item = (Option<Fence>, Duration)> {
@@ -143,11 +145,6 @@ impl Votes {
         self.granted().count()
     }
 
-    /// Number of nodes that have granted or are busy.
-    pub(super) fn answers(&self) -> usize {
-        self.busy() + self.holders()
-    }
-
     /// The holder that most nodes name, and how many of them do.
     pub(super) fn holder(&self) -> Option<(Holder, usize)> {
         let holders = || self.nodes.iter().filter_map(|vote| if let Vote::Busy(holder) = vote { holder.as_ref() } else { None });
@@ -158,30 +155,55 @@ impl Votes {
             .map(|(holder, named)| (holder.clone().with_fence(None), named))
     }
 
-    /// When the first of the nodes that do not vote will, and why it does not. None if the others are enough for a
-    /// majority: then something else is the matter with them, which may be over sooner.
-    pub(super) fn refused(&self, need: usize) -> Option<(Duration, String)> {
+    /// When the first of the nodes that do not vote will, and why it does not.
+    pub(super) fn refused(&self) -> Option<(Duration, String)> {
         let refused = self.nodes.iter().filter_map(|vote| match vote {
             Vote::Refused { until, why } => Some((*until, why)),
             _ => None,
         });
-        if self.nodes.len() - refused.clone().count() >= need {
-            return None;
-        }
         refused.min_by_key(|(until, _)| *until).map(|(until, why)| (until, why.clone()))
     }
 
-    pub(super) fn error(&self, name: &Name, need: usize, nodes: usize) -> Error {
-        let errors = || self.nodes.iter().filter_map(|vote| if let Vote::Failed(error) = vote { Some(error) } else { None });
-        let granted = self.granted().count();
+    /// Whether a node failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.nodes.iter().any(|vote| matches!(vote, Vote::Failed(_) | Vote::Pending))
+    }
+
+    /// Why no majority has decided. The error is one whose nodes, and those with worse ones, leave too few.
+    pub(super) fn error(&self, name: &Name, need: usize) -> Error {
+        let nodes = self.nodes.len();
+        let granted = self.holders();
         let why = format!("{granted} of {nodes} nodes granted {name:?}, and {need} are needed");
+        let mut errors: Vec<Option<&Error>> = self.nodes.iter().filter_map(Vote::failure).collect();
+        errors.sort_by_key(|error| std::cmp::Reverse(hardness(*error)));
+        let decides = errors.get((nodes - need).min(errors.len().saturating_sub(1))).copied().flatten();
         let may_hold = (0..nodes).any(|at| self.may_hold(at));
-        // An error that is not transient comes again with each try, so it is the one to show.
-        let error = match errors().find(|error| !error.is_transient()).or_else(|| errors().next()) {
-            Some(first) => Error::new(first.kind(), why).with_source(first.clone()),
+        let error = match decides {
+            Some(decides) => Error::new(decides.kind(), why).with_source(decides.clone()),
             None => Error::unreachable(why),
         };
         if may_hold { error.maybe_applied() } else { error }
+    }
+}
+
+impl Vote {
+    /// Of a node that failed, its error. None of that for one that has not answered.
+    const fn failure(&self) -> Option<Option<&Error>> {
+        match self {
+            Self::Pending => Some(None),
+            Self::Failed(error) => Some(Some(error)),
+            _ => None,
+        }
+    }
+}
+
+/// Rank of an error: the least for what is over soonest, the largest for what a person has to mend.
+fn hardness(error: Option<&Error>) -> u8 {
+    match error.map(Error::kind) {
+        Some(ErrorKind::Overloaded) => 0,
+        Some(ErrorKind::Unavailable) => 1,
+        Some(ErrorKind::Unreachable) | None => 2,
+        Some(_) => 3,
     }
 }
 
@@ -200,10 +222,9 @@ mod tests {
         for (at, counter) in [7, 8, 7].into_iter().enumerate() {
             votes.answered(at, Ok(granted(counter)));
         }
-        assert_eq!(votes.decide(3, true, 2), Decision::Disagree);
-        assert_eq!(votes.decide(3, false, 2), Decision::Granted(None));
+        assert_eq!((votes.verdict(3), votes.agreed(3)), (Verdict::Granted, None));
         votes.answered(3, Ok(granted(7)));
-        assert_eq!(votes.decide(3, true, 1), Decision::Granted(Fence::from_counter(7)));
+        assert_eq!((votes.verdict(3), votes.agreed(3)), (Verdict::Granted, Fence::from_counter(7)));
     }
 
     #[test]
@@ -222,28 +243,35 @@ mod tests {
         assert!(votes.agree(fence, 2));
     }
 
-    /// A client that waits for those that do not vote would come seconds late.
+    /// A person is asked for only where nothing else would help.
     #[test]
-    fn a_minority_that_does_not_vote_is_not_waited_for() {
-        let refused = || Ok(AcquireReply::Refused { until: Duration::from_secs(2), why: "lost".to_owned() });
-        let mut votes = Votes::new(5);
-        votes.answered(0, refused());
-        votes.answered(1, refused());
-        votes.answered(2, Err(Error::unreachable("x").maybe_applied()));
-        assert_eq!(votes.refused(3), None);
-        votes.answered(3, refused());
-        assert_eq!(votes.refused(3), Some((Duration::from_secs(2), "lost".to_owned())));
+    fn an_outage_is_reported_as_the_mildest_error_without_which_a_majority_would_answer() {
+        use ErrorKind::{Overloaded, Refused, Unavailable, Unreachable};
+        for (errors, told) in [
+            (&[Refused, Unreachable][..], Unreachable),
+            (&[Refused, Refused, Unreachable], Refused),
+            (&[Overloaded, Unreachable], Overloaded),
+            (&[Unavailable, Unreachable, Unreachable], Unreachable),
+            (&[Unavailable, Overloaded], Overloaded),
+            (&[Unavailable, Refused], Unavailable),
+        ] {
+            let mut votes = Votes::new(3);
+            for (at, kind) in errors.iter().enumerate() {
+                votes.answered(at, Err(Error::new(*kind, "x")));
+            }
+            if errors.len() < 3 {
+                votes.answered(2, Ok(granted(8)));
+            }
+            assert_eq!(votes.error(&Name::new("door").unwrap(), 2).kind(), told, "{errors:?}");
+        }
     }
 
     #[test]
-    fn it_is_over_when_no_majority_is_left() {
+    fn a_node_that_may_have_granted_may_hold() {
         let mut votes = Votes::new(3);
         votes.answered(0, Ok(granted(8)));
-        assert_eq!(votes.decide(2, true, 2), Decision::Open);
         votes.answered(1, Err(Error::unreachable("x").maybe_applied()));
-        assert_eq!(votes.decide(2, true, 1), Decision::Open);
         votes.answered(2, Err(Error::unreachable("x")));
-        assert_eq!(votes.decide(2, true, 0), Decision::Refused);
         assert_eq!([0, 1, 2].map(|at| votes.may_hold(at)), [true, true, false]);
     }
 }

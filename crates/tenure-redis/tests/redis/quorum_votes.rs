@@ -1,0 +1,81 @@
+//! Answers of a quorum while one of its servers is at fault.
+
+use std::time::Duration;
+
+use tenure::Locker;
+use tenure::store::{AcquireReply, Store};
+use tenure_testkit::{Proxy, RedisServer};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::quorum::{Servers, asks, granted, quorum, wait_for};
+use crate::{LONG, PATIENCE, patient};
+
+type Fault = fn(&RedisServer, &Proxy);
+
+/// Faults of one server of three.
+const FAULTS: [(&str, Fault); 4] = [
+    ("refuses connections", |_, proxy| {
+        proxy.refuse();
+        proxy.cut();
+    }),
+    ("is silent", |_, proxy| proxy.black_hole()),
+    ("is far", |_, proxy| proxy.delay(Duration::from_millis(200))),
+    ("does not vote", |server, _| assert_eq!(server.command(&["FLUSHALL"]), "OK")),
+];
+
+/// Whichever server it is, and in whatever order the others answer.
+#[tokio::test]
+async fn a_try_finds_a_name_busy_while_one_server_of_three_is_at_fault() {
+    for (fault, begin) in FAULTS {
+        let all = Servers::start(3);
+        let url = patient(&all.url());
+        let (a, b) = (quorum(&url).await, quorum(&url).await);
+        for away in 0..3 {
+            let (door, gate) = (format!("door {away}"), format!("gate {away}"));
+            let has = |at: usize, name: &str| all.servers[at].0.command(&["EXISTS", name]) == 1;
+            granted(&a, &door, LONG).await;
+            wait_for("all to grant it", || (0..3).all(|at| has(at, &door))).await;
+            let (server, proxy) = &all.servers[away];
+            begin(server, proxy);
+            let [one, other] = [(away + 1) % 3, (away + 2) % 3];
+            all.servers[one].0.command(&["SET", &gate, "another", "PX", "60000"]);
+            for name in [&door, &door, &gate] {
+                let answer = b.acquire(&asks(name, LONG)).await;
+                assert!(matches!(answer, Ok(AcquireReply::Busy(_))), "server {away} {fault}, {name}: {answer:?}");
+            }
+            wait_for("what one has granted to be released", || !has(other, &gate)).await;
+            proxy.accept();
+            proxy.heal();
+            proxy.cut();
+            a.admit().await.unwrap();
+        }
+    }
+}
+
+/// For longer than a store is asked that never answered.
+#[tokio::test]
+async fn a_wait_without_a_limit_goes_on_while_one_server_of_three_is_at_fault() {
+    let mut waits = JoinSet::new();
+    for (fault, begin) in FAULTS {
+        waits.spawn(async move {
+            let all = Servers::start(3);
+            let url = patient(&all.url());
+            let held = Locker::new(quorum(&url).await).mutex("door").ttl(LONG).acquire().await.unwrap();
+            wait_for("all to grant it", || all.servers.iter().all(|(server, _)| server.command(&["EXISTS", "door"]) == 1)).await;
+            let (server, proxy) = &all.servers[0];
+            begin(server, proxy);
+            let locks = Locker::new(quorum(&url).await);
+            let acquire = locks.mutex("door").ttl(LONG).acquire();
+            let mut acquire = std::pin::pin!(acquire);
+            tokio::select! {
+                ended = &mut acquire => panic!("a server {fault}: {:?}", ended.map(drop)),
+                () = sleep(Duration::from_secs(7)) => (),
+            }
+            drop(held);
+            let next = timeout(PATIENCE, acquire).await.expect("it is never granted").unwrap();
+            let _ = next.release().await.unwrap();
+        });
+    }
+    while waits.join_next().await.transpose().unwrap().is_some() {}
+}
