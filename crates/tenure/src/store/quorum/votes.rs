@@ -174,7 +174,13 @@ impl Votes {
         let nodes = self.nodes.len();
         let granted = self.holders();
         let why = format!("{granted} of {nodes} nodes granted {name:?}, and {need} are needed");
-        let mut errors: Vec<Option<&Error>> = self.nodes.iter().filter_map(Vote::failure).collect();
+        // A node that has not answered has no error.
+        let failures = self.nodes.iter().filter_map(|vote| match vote {
+            Vote::Pending => Some(None),
+            Vote::Failed(error) => Some(Some(error)),
+            _ => None,
+        });
+        let mut errors: Vec<Option<&Error>> = failures.collect();
         errors.sort_by_key(|error| std::cmp::Reverse(hardness(*error)));
         let decides = errors.get((nodes - need).min(errors.len().saturating_sub(1))).copied().flatten();
         let may_hold = (0..nodes).any(|at| self.may_hold(at));
@@ -183,17 +189,6 @@ impl Votes {
             None => Error::unreachable(why),
         };
         if may_hold { error.maybe_applied() } else { error }
-    }
-}
-
-impl Vote {
-    /// Of a node that failed, its error. None of that for one that has not answered.
-    const fn failure(&self) -> Option<Option<&Error>> {
-        match self {
-            Self::Pending => Some(None),
-            Self::Failed(error) => Some(Some(error)),
-            _ => None,
-        }
     }
 }
 
