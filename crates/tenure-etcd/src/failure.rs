@@ -22,8 +22,75 @@ impl From<Failed> for Error {
     }
 }
 
-/// Texts of a member that is without its leader, or lost it on the way. The request may go through yet.
-const LEADERLESS: [&str; 5] = ["no leader", "leader changed", "request timed out", "server stopped", "unhealthy cluster"];
+/// The meaning of etcd's own answers: with one of these codes, if there are any, and one of these texts.
+struct Meaning {
+    codes: &'static [Code],
+    texts: &'static [&'static str],
+    kind: ErrorKind,
+    /// The request may go through yet.
+    is_open: bool,
+    /// Another member may serve better.
+    leaves: bool,
+    fix: &'static str,
+}
+
+/// The first that fits.
+const MEANINGS: &[Meaning] = &[
+    // A learner looks at no request of a client.
+    Meaning { codes: &[], texts: &["for learner"], kind: ErrorKind::Unreachable, is_open: false, leaves: true, fix: "" },
+    // A member that is without its leader, or lost it on the way.
+    Meaning {
+        codes: &[],
+        texts: &["no leader", "leader changed", "request timed out", "server stopped", "unhealthy cluster"],
+        kind: ErrorKind::Unreachable,
+        is_open: true,
+        leaves: true,
+        fix: "",
+    },
+    Meaning {
+        codes: &[Code::PermissionDenied, Code::Unauthenticated],
+        texts: &[""],
+        kind: ErrorKind::Refused,
+        is_open: false,
+        leaves: false,
+        fix: "correct the user, its password or its roles",
+    },
+    Meaning {
+        codes: &[Code::FailedPrecondition, Code::InvalidArgument],
+        texts: &["auth", "user name"],
+        kind: ErrorKind::Refused,
+        is_open: false,
+        leaves: false,
+        fix: "correct the user and the password",
+    },
+    // A member compares its size with the quota once more after a write, and then refuses that one.
+    Meaning {
+        codes: &[Code::ResourceExhausted],
+        texts: &["space"],
+        kind: ErrorKind::Unavailable,
+        is_open: true,
+        leaves: false,
+        fix: "compact and defragment it, then: etcdctl alarm disarm",
+    },
+    Meaning {
+        codes: &[Code::ResourceExhausted],
+        texts: &["too many requests"],
+        kind: ErrorKind::Overloaded,
+        is_open: false,
+        leaves: false,
+        fix: "give etcd fewer requests at once, or a faster disk",
+    },
+    Meaning { codes: &[], texts: &[""], kind: ErrorKind::Unavailable, is_open: false, leaves: false, fix: "" },
+];
+
+impl Meaning {
+    fn of(code: Code, said: &str) -> Option<&'static Self> {
+        let fits = |meaning: &&Self| {
+            (meaning.codes.is_empty() || meaning.codes.contains(&code)) && meaning.texts.iter().any(|text| said.contains(text))
+        };
+        MEANINGS.iter().find(fits)
+    }
+}
 
 impl Failed {
     /// The answer to a call that has so much time. The client library has a timer for it as well, and so has the server.
@@ -39,25 +106,13 @@ impl Failed {
         let Some(said) = text.strip_prefix("etcdserver: ").or_else(|| text.strip_prefix("auth: ")) else {
             return Self::unheard(code, text, server);
         };
-        let (is_leaderless, learns) = (LEADERLESS.iter().any(|text| said.contains(text)), said.contains("for learner"));
-        let (leaves, what) = (is_leaderless || learns, format!("{server} says: {said}"));
-        let error = match code {
-            // It looks at no request of a client.
-            _ if learns => Error::unreachable(what),
-            _ if leaves => Error::unreachable(what).maybe_applied(),
-            Code::PermissionDenied | Code::Unauthenticated => {
-                Error::refused(what).with_hint("correct the user, its password or its roles")
-            }
-            Code::FailedPrecondition | Code::InvalidArgument if said.contains("auth") || said.contains("user name") => {
-                Error::refused(what).with_hint("correct the user and the password")
-            }
-            // A member compares its size with the quota once more after a write, and then refuses that one.
-            Code::ResourceExhausted if said.contains("space") => {
-                Error::unavailable(what).maybe_applied().with_hint("compact and defragment it, then: etcdctl alarm disarm")
-            }
-            _ => Error::unavailable(what),
+        let Some(Meaning { kind, is_open, leaves, fix, .. }) = Meaning::of(code, said) else {
+            return Self::unheard(code, text, server);
         };
-        Self { code, error, leaves, heard: true }
+        let error = Error::new(*kind, format!("{server} says: {said}"));
+        let error = if *is_open { error.maybe_applied() } else { error };
+        let error = if fix.is_empty() { error } else { error.with_hint(*fix) };
+        Self { code, error, leaves: *leaves, heard: true }
     }
 
     /// No answer of etcd: the connection broke, or something else answered.
@@ -131,5 +186,6 @@ mod tests {
         assert!(full.error.may_have_been_applied() && is_full(&full.error) && !full.leaves, "{full:?}");
         let busy = of("etcdserver: too many requests");
         assert!(!busy.error.may_have_been_applied() && !is_full(&busy.error), "{busy:?}");
+        assert_eq!(busy.error.kind(), ErrorKind::Overloaded, "it serves others: {busy:?}");
     }
 }

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::clock::ServerClock;
 use crate::options::Login;
-use crate::protocol::{Commands, Expected, Parser, Reply};
+use crate::protocol::{Commands, Expected, Parser, Reply, failed};
 
 /// A connection that has answered anything this short a time ago is only slow.
 const SILENCE: Duration = Duration::from_millis(100);
@@ -454,7 +454,7 @@ pub(crate) fn takes_connections(answer: &[u8]) -> Result<(), Error> {
     if !answer.starts_with(TOO_MANY) {
         return Ok(());
     }
-    Err(Error::unreachable("the server takes no more connections").with_hint("let memcached have more of them (-c)"))
+    Err(failed(String::from_utf8_lossy(answer).trim_end()))
 }
 
 /// Sends a command that is answered by a line.

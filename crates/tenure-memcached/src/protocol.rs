@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
-use tenure::Error;
+use tenure::{Error, ErrorKind};
 
 use crate::clock::EPOCH;
 
@@ -197,14 +197,28 @@ impl Reply {
     }
 }
 
+/// Parts of error texts, with what they mean: the first that fits.
+const MEANINGS: &[(&str, ErrorKind, &str, &str)] = {
+    const ROOM: &str = "give memcached more memory (-m) or larger items (-I)";
+    const LOGIN: &str = "check the user and the password";
+    &[
+        ("out of memory", ErrorKind::Unavailable, "the server cannot keep the lock", ROOM),
+        ("too large", ErrorKind::Unavailable, "the server cannot keep the lock", ROOM),
+        ("unauthenticated", ErrorKind::Refused, "the login is refused", LOGIN),
+        ("authentication failure", ErrorKind::Refused, "the login is refused", LOGIN),
+        (
+            "Too many open connections",
+            ErrorKind::Overloaded,
+            "the server takes no more connections",
+            "let memcached have more of them (-c)",
+        ),
+    ]
+};
+
 /// The meaning of an error text.
-fn failed(text: &str) -> Error {
-    if text.contains("out of memory") || text.contains("too large") {
-        let what = format!("the server cannot keep the lock: {text}");
-        return Error::unavailable(what).with_hint("give memcached more memory (-m) or larger items (-I)");
-    }
-    if text.contains("unauthenticated") || text.contains("authentication failure") {
-        return Error::refused(format!("the login is refused: {text}")).with_hint("check the user and the password");
+pub(crate) fn failed(text: &str) -> Error {
+    if let Some((_, kind, what, fix)) = MEANINGS.iter().find(|(part, ..)| text.contains(part)) {
+        return Error::new(*kind, format!("{what}: {text}")).with_hint(*fix);
     }
     let what = format!("the server answered: {text}");
     if text.starts_with("SERVER_ERROR") {
@@ -356,6 +370,22 @@ mod tests {
         for (name, key) in [("door", "door"), ("ключ", "ключ"), ("a b", "a%20b"), ("a%20b", "a%2520b"), ("\x7f", "%7F")] {
             assert_eq!(Key::new(name).unwrap().as_bytes(), key.as_bytes());
             assert_eq!(Key::name(key).as_deref(), Some(name));
+        }
+    }
+
+    /// A busy server is not an outage, and what a person has to mend is neither.
+    #[test]
+    fn each_error_has_its_kind_and_says_whether_it_was_applied() {
+        for (text, kind, is_open) in [
+            ("SERVER_ERROR out of memory storing object", ErrorKind::Unavailable, false),
+            ("SERVER_ERROR object too large for cache", ErrorKind::Unavailable, false),
+            ("ERROR Too many open connections", ErrorKind::Overloaded, false),
+            ("SERVER_ERROR backend failure", ErrorKind::Unavailable, true),
+            ("CLIENT_ERROR unauthenticated", ErrorKind::Refused, false),
+            ("ERROR", ErrorKind::Refused, false),
+        ] {
+            let error = failed(text);
+            assert_eq!((error.kind(), error.may_have_been_applied()), (kind, is_open), "{error:?}");
         }
     }
 

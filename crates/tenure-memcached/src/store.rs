@@ -183,7 +183,7 @@ async fn contact(servers: &[Connection], shown: &str) -> Result<(), Error> {
     let (mut until, mut outcome) = (end, None::<Result<(), Error>>);
     while let Ok(Some(contact)) = timeout_at(until, left.next()).await {
         match contact {
-            Err(error) if error.kind() == ErrorKind::Unreachable => outcome = outcome.or(Some(Err(error))),
+            Err(error) if error.is_transient() => outcome = outcome.or(Some(Err(error))),
             Err(error) => return Err(error),
             Ok(_) => (until, outcome) = (until.min(Instant::now() + GRACE), Some(Ok(()))),
         }

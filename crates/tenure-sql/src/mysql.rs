@@ -1,6 +1,7 @@
 //! A table in MariaDB or MySQL that any number of machines share.
 
 mod advisory;
+mod cluster;
 mod failure;
 mod options;
 #[cfg_attr(not(feature = "mysql_async-0_37"), allow(dead_code, reason = "only that feature has a pool"))]
@@ -10,6 +11,7 @@ mod statements;
 
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -110,6 +112,10 @@ impl Table for MySql {
         Name::MAX_BYTES
     }
 
+    fn spread(&self) -> Duration {
+        if self.connection.server().is_cluster.load(Ordering::Relaxed) { cluster::SPREAD } else { Duration::ZERO }
+    }
+
     async fn take(&self, request: &Request, end: Instant) -> Result<Tried<u64>, Error> {
         let (name, token, ttl) = (text(request.name.as_str()), owner(&request.owner), Value::from(micros(request.ttl)));
         let arguments = vec![
@@ -155,7 +161,7 @@ impl Table for MySql {
         let mut renewed = Vec::with_capacity(leases.len());
         for (part, batch) in leases.chunks(BATCH).enumerate() {
             let outcomes = match self.renew_batch(batch, end).await {
-                Err(error) if batch.len() > 1 && error.kind() == ErrorKind::Unavailable => {
+                Err(error) if batch.len() > 1 && error.kind() == ErrorKind::Overloaded => {
                     self.renew_unlocked(batch, error, end).await
                 }
                 indexes => indexes.map(|indexes| indexes.into_iter().map(|at| (at, Ok(()))).collect()),

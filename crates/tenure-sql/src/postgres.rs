@@ -14,6 +14,7 @@ mod statements;
 mod tls;
 
 use std::fmt;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure::store::Request;
@@ -73,6 +74,11 @@ impl Table for Postgres {
     /// Every name fits into an entry of the index.
     fn max_name(&self) -> usize {
         Name::MAX_BYTES
+    }
+
+    /// One server at a time takes writes.
+    fn spread(&self) -> Duration {
+        Duration::ZERO
     }
 
     async fn take(&self, request: &Request, end: Instant) -> Result<Tried<u64>, Error> {
@@ -196,15 +202,15 @@ impl Table for Postgres {
     }
 }
 
-/// How long a statement waits for a row that somebody else has locked, in milliseconds: so that its
-/// answer is there in time, also if it is sent twice.
+/// How long a statement waits for a row that somebody else has locked, in milliseconds. It may wait twice, for another that waits
+/// and then for the row. Its answer is to be there in half of the time, after which it is sent again.
 fn patience(end: Instant) -> String {
     let left = end.saturating_duration_since(Instant::now());
-    (left.as_millis() / 4).max(1).to_string()
+    (left.as_millis() / 6).max(1).to_string()
 }
 
 /// A span as the server adds it to its clock. Ten thousand years are long enough.
-fn micros(span: std::time::Duration) -> i64 {
+fn micros(span: Duration) -> i64 {
     const LONGEST: i64 = 10_000 * 366 * 24 * 3_600 * 1_000_000;
     i64::try_from(span.as_micros()).unwrap_or(LONGEST).min(LONGEST)
 }

@@ -68,6 +68,9 @@ pub(crate) trait Table: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// Longest name that the table can keep, in bytes.
     fn max_name(&self) -> usize;
 
+    /// By how much the clocks of servers that take writes may differ.
+    fn spread(&self) -> Duration;
+
     /// Takes a free mutex, or one that the owner has. Returns its counter.
     async fn take(&self, request: &Request, end: Instant) -> Result<Tried<u64>, Error>;
 
@@ -199,6 +202,11 @@ impl<T: Table> TableStore<T> {
         self.check(&request.name)
     }
 
+    /// The request, for as long as every server has to keep it by its own clock.
+    fn lasting(&self, request: &Request) -> Request {
+        request.clone().with_ttl(request.ttl.saturating_add(self.table.spread()))
+    }
+
     /// Applies `work` to the record of a name and writes the result, until nobody else was faster.
     /// `found` is how the name was a moment ago, if that is known.
     async fn call<R: Outcome>(
@@ -301,6 +309,12 @@ fn check_counter(counter: u64) -> Result<(), Error> {
     Err(Error::refused(what).with_hint("use another name, and make sure that the database's clock is right"))
 }
 
+/// The part of a lease that its holder may count on: it may last longer at the table.
+fn for_asked(mut grant: Grant, asked: Duration) -> Grant {
+    grant.ttl = grant.ttl.min(asked);
+    grant
+}
+
 fn overtaken() -> Error {
     Error::overloaded("others changed the name again and again")
 }
@@ -323,14 +337,15 @@ impl<T: Table> Store for TableStore<T> {
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.check_request(request)?;
-        let end = self.end(request.ttl);
+        let (end, asked) = (self.end(request.ttl), request.ttl);
+        let request = &self.lasting(request);
         let mut found = None;
         if request.share == Share::MUTEX && request.from.is_none() && request.enqueue != Enqueue::Heartbeat {
             match self.table.take(request, end).await? {
                 Tried::Done(counter) => {
                     self.listeners.taken(&request.name);
                     check_counter(counter)?;
-                    return Ok(AcquireReply::Granted(Grant::new(Fence::from_counter(counter), request.ttl)));
+                    return Ok(AcquireReply::Granted(Grant::new(Fence::from_counter(counter), asked)));
                 }
                 Tried::Found(seen) => found = Some(seen),
             }
@@ -340,13 +355,18 @@ impl<T: Table> Store for TableStore<T> {
         self.publish(&request.name, &change);
         let notified = matches!(change.answer, Answer::Busy { position: Some(_), .. }) && listens;
         let poll_interval = if notified { HEARTBEAT.max(self.terms.poll_interval) } else { self.terms.poll_interval };
-        Ok(change.answer.acquired(poll_interval, Some(counter)))
+        Ok(match change.answer.acquired(poll_interval, Some(counter)) {
+            AcquireReply::Granted(grant) => AcquireReply::Granted(for_asked(grant, asked)),
+            reply => reply,
+        })
     }
 
     async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
         let Some(ttl) = requests.iter().map(|request| request.ttl).min() else { return Ok(Some(Vec::new())) };
         requests.iter().try_for_each(|request| self.check_request(request))?;
         let end = self.end(ttl);
+        let asked = requests.iter().map(|request| request.ttl);
+        let requests: Vec<Request> = requests.iter().map(|request| self.lasting(request)).collect();
         let names: Vec<&Name> = requests.iter().map(|request| &request.name).collect();
         for _ in 0..TRIES {
             let found = self.table.read(&names, end).await?;
@@ -373,7 +393,8 @@ impl<T: Table> Store for TableStore<T> {
                 for (request, change) in requests.iter().zip(&changes) {
                     self.publish(&request.name, change);
                 }
-                return Ok(Some(changes.into_iter().map(|change| change.answer).collect()));
+                let grants = changes.into_iter().map(|change| change.answer);
+                return Ok(Some(grants.zip(asked).map(|(grant, asked)| for_asked(grant, asked)).collect()));
             }
         }
         Err(overtaken())
@@ -382,6 +403,8 @@ impl<T: Table> Store for TableStore<T> {
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         let Some(shortest) = leases.iter().map(|lease| lease.ttl).min() else { return Vec::new() };
         let end = self.end(shortest);
+        let leases =
+            &leases.iter().map(|lease| lease.clone().with_ttl(lease.ttl.saturating_add(self.table.spread()))).collect::<Vec<_>>();
         let mut answers: Vec<Option<Result<RenewReply, Error>>> = leases.iter().map(|_| None).collect();
         match self.table.renew(leases, end).await {
             Ok(renewed) => {

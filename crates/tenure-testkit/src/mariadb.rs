@@ -41,6 +41,16 @@ pub fn program() -> PathBuf {
 pub struct Builder {
     certificates: Option<[PathBuf; 2]>,
     clock: Option<ShiftedClock>,
+    galera: Option<Member>,
+}
+
+/// A member of a Galera cluster, with its ports for the group and for the transfer of data.
+#[derive(Debug)]
+struct Member {
+    group: u16,
+    transfers: [u16; 2],
+    /// The group's port of the member that it joins.
+    joins: Option<u16>,
 }
 
 impl Builder {
@@ -58,6 +68,14 @@ impl Builder {
         self
     }
 
+    /// Makes it the first server of a Galera cluster, or one that joins another and gets its data.
+    #[must_use]
+    pub fn member(mut self, of: Option<&MariaDbServer>) -> Self {
+        let joins = of.and_then(|other| Some(other.how.galera.as_ref()?.group));
+        self.galera = Some(Member { group: free_port(), transfers: [free_port(), free_port()], joins });
+        self
+    }
+
     /// Makes its data, and starts the server.
     pub fn start(self) -> MariaDbServer {
         guardian::watch_over_us().expect("a guardian can be started");
@@ -70,14 +88,47 @@ impl Builder {
             clock.open_to_all();
         }
         let mut server = MariaDbServer { dir, port: 0, user, how: self, process: Mutex::default() };
-        server.initialize();
+        let joins = server.how.galera.as_ref().is_some_and(|member| member.joins.is_some());
+        if joins {
+            fs::create_dir(server.data()).expect("a directory of ours can be written");
+            user.inspect(|user| user.give(&server.data()));
+        } else {
+            server.initialize();
+        }
         loop {
             server.port = free_port();
             if server.launch() {
-                server.sql("CREATE DATABASE locks");
+                if !joins {
+                    server.sql("CREATE DATABASE locks");
+                }
                 return server;
             }
         }
+    }
+}
+
+impl Member {
+    fn arguments(&self) -> Vec<String> {
+        let Self { group, transfers: [increments, all], joins } = self;
+        let provider = ["/usr/lib/galera/libgalera_smm.so", "/usr/lib64/galera-4/libgalera_smm.so"];
+        let provider = provider.iter().find(|path| Path::new(path).exists()).expect("Galera is there: apt-get install galera-4");
+        let mut arguments: Vec<String> =
+            ["--wsrep-on=ON", "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2", "--wsrep-sst-method=rsync"]
+                .map(str::to_owned)
+                .to_vec();
+        arguments.extend([
+            format!("--wsrep-provider={provider}"),
+            format!("--wsrep-node-address=127.0.0.1:{group}"),
+            format!("--wsrep-sst-receive-address=127.0.0.1:{all}"),
+            format!(
+                "--wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:{group};ist.recv_addr=127.0.0.1:{increments};gcache.size=8M"
+            ),
+        ]);
+        match joins {
+            Some(other) => arguments.push(format!("--wsrep-cluster-address=gcomm://127.0.0.1:{other}")),
+            None => arguments.extend(["--wsrep-cluster-address=gcomm://", "--wsrep-new-cluster"].map(str::to_owned)),
+        }
+        arguments
     }
 }
 
@@ -260,6 +311,9 @@ impl MariaDbServer {
         // Survives a kill, and no crash of the machine. It waits for no disk.
         server.args(["--innodb-flush-method=nosync", "--innodb-flush-log-at-trx-commit=2"]);
         server.args(["--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M"]);
+        if self.how.galera.is_some() {
+            server.arg(format!("--wsrep-node-incoming-address=127.0.0.1:{}", self.port));
+        }
         if let Some([certificate, key]) = &self.how.certificates {
             server.args(
                 [self.own_copy("server.crt", certificate), self.own_copy("server.key", key)]
@@ -270,6 +324,9 @@ impl MariaDbServer {
         }
         if let Some(clock) = &self.how.clock {
             clock.apply(&mut server);
+        }
+        if let Some(member) = &self.how.galera {
+            server.args(member.arguments());
         }
         server.stderr(log.try_clone().expect("a file can be cloned")).stdout(log);
         let mut process = Spawned::spawn(&mut server).expect("mariadbd can be started: apt-get install mariadb-server");

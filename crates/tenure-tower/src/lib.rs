@@ -70,7 +70,7 @@
 //! | `body-unreadable` | 400 (`INVALID_ARGUMENT`) | the body broke off |
 //! | `store-unavailable` | 503 (`UNAVAILABLE`) | an outage of the store, and [`OnOutage::FailClosed`] |
 //! | `store-refused` | 503 (`UNAVAILABLE`) | the store refuses: a password, a permission, a key of another type |
-//! | `overloaded` | 503 (`UNAVAILABLE`) | more requests than the store answers; see [`in_flight`](LockLayerBuilder::in_flight) |
+//! | `overloaded` | 503 (`UNAVAILABLE`) | more requests than the store answers, or a row that somebody keeps locked; see [`in_flight`](LockLayerBuilder::in_flight) |
 //! | `lock-lost` | 503 (`ABORTED`) | the lease was lost; the handler was cancelled |
 //! | `first-failed` | 503 (`ABORTED`) | the answer to be [joined](Duplicate::Join) never came, or not whole |
 //! | `first-too-large` | 503 (`ABORTED`) | the answer to be joined is too large to copy |

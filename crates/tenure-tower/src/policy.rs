@@ -65,6 +65,7 @@ impl RefuseWith {
 /// - The store *refuses*, by its password or permissions. That would last until somebody noticed.
 /// - This process is overloaded: the store serves others, a handler blocks the runtime, or the pool
 ///   of the application lends no connection. Else a burst of requests would turn their locks off.
+/// - Somebody keeps the row of the key locked in a database, or the embedded file. Or a database takes no more connections.
 /// - A part of the store is gone, as one master of a cluster, and the rest serves.
 /// - The file of an embedded store is damaged, read-only or on a full disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

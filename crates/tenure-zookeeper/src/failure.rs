@@ -18,6 +18,8 @@ const SESSION_EXPIRED: i32 = -112;
 const SESSION_MOVED: i32 = -118;
 const NO_LOGIN: i32 = -124;
 const QUOTA_EXCEEDED: i32 = -125;
+const THROTTLED: i32 = -127;
+const READ_ONLY: i32 = -119;
 
 /// Why a request has no good answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +84,9 @@ fn answered(code: i32) -> Error {
         BAD_ARGUMENTS => Error::invalid("ZooKeeper takes no such path").with_hint("use plain characters in the name"),
         QUOTA_EXCEEDED => Error::unavailable("the quota of a path above the name is used up")
             .with_hint("raise it with setquota, or use another prefix="),
+        THROTTLED => Error::overloaded("ZooKeeper has more requests than it takes")
+            .with_hint("give it fewer at once, or raise zookeeper.request_throttle_max_requests"),
+        READ_ONLY => Error::unavailable("the server of ZooKeeper serves only reads, without a majority"),
         code => Error::unavailable(format!("ZooKeeper answered with the code {code}")),
     }
 }
@@ -95,4 +100,30 @@ pub(crate) fn too_long(longest: Duration) -> Error {
 /// Nothing came within the limit.
 pub(crate) fn no_answer(limit: Duration) -> Error {
     Error::unreachable(format!("ZooKeeper did not answer within {limit:?}")).maybe_applied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A busy server is not an outage, and what a person has to mend is neither.
+    #[test]
+    fn each_code_has_its_kind() {
+        use ErrorKind::{Invalid, Mismatch, Overloaded, Refused, Unavailable};
+        for (code, kind) in [
+            (THROTTLED, Overloaded),
+            (READ_ONLY, Unavailable),
+            (QUOTA_EXCEEDED, Unavailable),
+            // Its connection loss and its timeout.
+            (-4, Unavailable),
+            (-7, Unavailable),
+            (NO_AUTH, Refused),
+            (AUTH_FAILED, Refused),
+            (NO_LOGIN, Refused),
+            (NO_CHILDREN, Mismatch),
+            (BAD_ARGUMENTS, Invalid),
+        ] {
+            assert_eq!(answered(code).kind(), kind, "{code}");
+        }
+    }
 }

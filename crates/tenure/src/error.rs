@@ -20,10 +20,11 @@ pub enum ErrorKind {
     Lost,
     /// The store did not answer: no connection, or no reply in time.
     Unreachable,
-    /// The store answered that it cannot serve now: loading, read-only, out of memory, too many clients.
+    /// The store answered that it cannot serve now: loading, read-only, out of memory.
     Unavailable,
-    /// This call got no turn: others changed the name again and again, or the application's pool had no connection to
-    /// spare. As far as is known the store is well.
+    /// This call got no turn, and as far as is known the store is well. Others changed the name again and again, or
+    /// keep its row or the embedded file locked. Or there was no connection to spare: in the application's pool, or
+    /// at a database.
     Overloaded,
     /// The store refused and will refuse again: password, permission.
     Refused,

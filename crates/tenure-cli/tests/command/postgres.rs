@@ -43,6 +43,28 @@ fn every_command_speaks_to_a_table() {
     assert_eq!(place.output(&["run", "-n", "--store", &url, "-a", "y", "--permits", "1/3", "x", "--", "true"]).code, 0);
 }
 
+/// Somebody has locked the rows of both names, and the server is well. Nobody gives up who may wait.
+#[test]
+fn a_locked_row_is_waited_for() {
+    let (server, table, place) = (PostgresServer::shared(), PostgresServer::fresh_table(), Place::new());
+    let url = server.url(&table) + "&timeout=2s";
+    assert_eq!(place.output(&["run", "--store", &url, "-a", "led", "x", "--", "true"]).code, 0);
+    let mut session = server.session();
+    session.run(&format!("BEGIN; SELECT name FROM {table} WHERE name <> '' FOR UPDATE;"));
+    let patient = place.spawn(&["run", "--store", &url, "x", "--", "true"]);
+    let leading = place.spawn(&["lead", "--store", &url, "led", "--", "sh", "-c", "echo > led; sleep 60"]);
+    for limit in [&["-n"][..], &["-w", "3s"]] {
+        let told = place.output(&[&["run", "--store", &url], limit, &["x", "--", "true"]].concat());
+        assert!(told.code == 69 && told.err.contains("locked"), "{told:?}");
+    }
+    session.run("ROLLBACK;");
+    let patient = patient.end();
+    assert_eq!(patient.code, 0, "{patient:?}");
+    place.line("led");
+    leading.signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(leading.end().code, 128 + 15);
+}
+
 /// It needs no server, and the table is then as `create=yes` makes it.
 #[test]
 fn the_migration_is_printed() {

@@ -168,7 +168,9 @@ fn refused(failed: Failed) -> Failed {
 
 fn in_a_cluster() -> Error {
     let what = "the server is one of a Galera cluster, in which each has locks of its own";
-    Error::new(ErrorKind::Unsupported, what).with_hint("leave scheme=advisory out: a table is the same on all servers")
+    Error::new(ErrorKind::Unsupported, what).with_hint(
+        "leave scheme=advisory out: a table needs clocks of all servers that are equal, or writers=one in the store URL",
+    )
 }
 
 #[async_trait]

@@ -44,22 +44,40 @@ const MEANINGS: &[Meaning<u16>] = &[
     },
     REPLICA,
     Meaning {
-        codes: &[1_205],
-        kind: ErrorKind::Unavailable,
+        codes: &[1_205, 3_572],
+        kind: ErrorKind::Overloaded,
         what: "another session keeps the row of the name locked",
         fix: "end the transaction that has it: see information_schema.innodb_trx",
     },
     Meaning {
-        codes: &[1_969],
-        kind: ErrorKind::Unavailable,
+        codes: &[1_317, 1_969, 3_024],
+        kind: ErrorKind::Overloaded,
         what: "the statement took too long: another session keeps the row of the name locked, or the server is slow",
         fix: "end the transaction that has it: see information_schema.innodb_trx",
     },
     Meaning {
-        codes: &[1_021, 1_037, 1_038, 1_040, 1_041, 1_114, 1_203, 1_226, DEADLOCK, CHANGED, 1_317, 3_024],
+        codes: &[DEADLOCK, CHANGED, 1_412, 1_615],
+        kind: ErrorKind::Overloaded,
+        what: "others were faster again and again",
+        fix: "try again",
+    },
+    Meaning {
+        codes: &[1_040, 1_203, 1_226],
+        kind: ErrorKind::Overloaded,
+        what: "the server takes no more connections or statements of this user",
+        fix: "raise its max_connections, or the limits of the user",
+    },
+    Meaning {
+        codes: &[1_047],
+        kind: ErrorKind::Unavailable,
+        what: "the server is no working member of its cluster now",
+        fix: "see its wsrep_cluster_status and wsrep_local_state_comment, or name another member in the store URL",
+    },
+    Meaning {
+        codes: &[1_021, 1_037, 1_038, 1_041, 1_114],
         kind: ErrorKind::Unavailable,
         what: "the server cannot serve now",
-        fix: "look at its log, its disk and its max_connections",
+        fix: "look at its log, its disk and its memory",
     },
     Meaning {
         codes: SESSION_OVER,
@@ -152,6 +170,31 @@ pub(super) fn read_only() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A busy server is not an outage, and what a person has to mend is neither.
+    #[test]
+    fn each_code_has_its_kind_and_says_whether_it_was_applied() {
+        use ErrorKind::{Invalid, Overloaded, Refused, Unavailable, Unreachable};
+        for (code, kind, is_over) in [
+            (1_205, Overloaded, false),
+            (1_969, Overloaded, false),
+            (3_024, Overloaded, false),
+            (1_213, Overloaded, false),
+            (1_040, Overloaded, false),
+            (1_047, Unavailable, false),
+            (1_021, Unavailable, false),
+            (1_290, Unavailable, true),
+            (1_053, Unreachable, true),
+            (1_045, Refused, false),
+            (1_142, Refused, false),
+            (1_406, Invalid, false),
+        ] {
+            let answer = Answer::Server(ServerError { code, message: String::new(), state: String::new() });
+            let failed = failed(&answer, "t");
+            assert_eq!((failed.error.kind(), failed.is_over), (kind, is_over), "{code}");
+            assert_eq!(failed.error.may_have_been_applied(), SESSION_OVER.contains(&code), "{code}");
+        }
+    }
 
     #[test]
     fn a_row_that_is_there_and_a_session_that_is_gone_are_no_errors() {

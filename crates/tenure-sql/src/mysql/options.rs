@@ -11,15 +11,17 @@ use tenure::{Error, Locker};
 
 use super::MySql;
 use super::advisory::{self, Advisory};
+use super::cluster::Members;
 use super::server::{How, Source, Statements};
-use super::statements::{CREATE, TABLE, session_settings};
+use super::statements::{CREATE, TABLE, patience, session_settings};
 use crate::advisory::AdvisoryStore;
 use crate::table::{Connection, Security, Settings, TableStore};
 
 const FORMS: &str = "mysql://user@host/database";
 /// The longest operation timeout without `timeout=`.
 const LONGEST: Duration = Duration::from_secs(1);
-const KNOWN: [&str; 10] = ["table", "create", "prefix", "timeout", "poll_interval", "sslmode", "ca", "cert", "key", "scheme"];
+const KNOWN: [&str; 12] =
+    ["writers", "members", "table", "create", "prefix", "timeout", "poll_interval", "sslmode", "ca", "cert", "key", "scheme"];
 
 /// Settings of a table in MariaDB or MySQL, read from a URL.
 ///
@@ -33,8 +35,16 @@ const KNOWN: [&str; 10] = ["table", "create", "prefix", "timeout", "poll_interva
 /// | `poll_interval=50ms` | how often a waiter polls: nobody notifies it | 100 ms |
 /// | `sslmode=` | `disable`; `require`: the certificate is checked if there is a `ca=`; `verify-full` | `disable`, with a `ca=` `require` |
 /// | `ca=`, `cert=`, `key=` | PEM files: the authority, the client's certificate and key | well-known authorities |
+/// | `writers=one` | of a Galera cluster or a group: all clients write through one server, so clocks are not compared | they are |
+/// | `members=a:3306,b:3306` | where the servers of a Galera cluster are | where the server says |
 /// | `scheme=` | `native`: the table; `advisory`: session locks, without `table` and `create` | `native` |
 /// | `prefix=app.` | with `advisory`: put in front of each name | |
+///
+/// # Several servers that take writes
+/// A lease ends by the clock of the server that is asked. Of a Galera cluster, each new connection compares the clocks of all members.
+/// It is refused if they are more than 500 ms apart, or if some cannot be asked. The user of the URL is used for that, on each of
+/// them. A lease lasts 500 ms longer at the table. A group of MySQL with several primaries is refused. With `writers=one` none of
+/// that is done.
 ///
 /// # Session locks
 /// `scheme=advisory` takes the locks of `GET_LOCK`, for use beside programs that do. They are those of
@@ -112,7 +122,9 @@ impl Options {
     pub async fn open(self) -> Result<Arc<dyn Store>, Error> {
         let tls = self.tls()?;
         let Self { opts, settings, shown } = self;
-        let how = How::new(Source::Server(opts.ssl_opts(tls).into()), settings.quoted('`'), shown);
+        let patience = patience(settings.terms.timeout.unwrap_or(LONGEST));
+        let members = Members { writers_one: settings.writers_one || settings.advisory, given: settings.members.clone() };
+        let how = How { patience, members, ..How::new(Source::Server(opts.ssl_opts(tls).into()), settings.quoted('`'), shown) };
         if settings.advisory {
             advisory::check(&settings.prefix, false).map_err(|error| error.context("the parameter prefix= of the store URL"))?;
             let how = How { statements: Statements { hello: advisory::hello(), ..how.statements }, ..how };
@@ -177,7 +189,7 @@ impl fmt::Debug for Options {
 }
 
 /// Opens a table over a pool of the application's. `parameters` are those of a URL: `table=`, `create=`,
-/// `timeout=` and `poll_interval=`. The table is named with its database, as sessions of a pool may be
+/// `timeout=`, `poll_interval=`, `writers=` and `members=`. The table is named with its database, as sessions of a pool may be
 /// in any: `table=app.tenure_lock`.
 ///
 /// A connection is borrowed for one statement at a time, and goes back as it was. If a call is dropped,
@@ -198,13 +210,16 @@ impl fmt::Debug for Options {
 /// the same error, and were not applied.
 #[cfg(feature = "mysql_async-0_37")]
 pub async fn over(pool: mysql_async::Pool, parameters: &str) -> Result<Arc<dyn Store>, Error> {
-    let (settings, _) = Settings::read(parameters, &["table", "create", "timeout", "poll_interval"], &[])?;
+    let known = ["table", "create", "timeout", "poll_interval", "writers", "members"];
+    let (settings, _) = Settings::read(parameters, &known, &[])?;
     if settings.table.len() < 2 {
         let what = "the table has no database, and sessions of a pool may be in any";
         return Err(Error::invalid(what).with_hint("write table=DATABASE.NAME"));
     }
     let table = settings.quoted('`');
-    let how = How::new(Source::Pool(super::pool::Lender::new(pool, table.clone())), table, "the pool for mysql".to_owned());
+    let source = Source::Pool(super::pool::Lender::new(pool, table.clone()));
+    let members = Members { writers_one: settings.writers_one, given: settings.members.clone() };
+    let how = How { members, ..How::new(source, table, "the pool for mysql".to_owned()) };
     let connection = Connection::open(how, settings.create).await?;
     Ok(Arc::new(TableStore::new(MySql { connection }, Listeners::default(), settings.terms)))
 }

@@ -125,7 +125,7 @@ async fn is_between_transactions(conn: &mut Conn) -> Result<Result<bool, Failed>
 }
 
 async fn run_and_end(conn: &mut Conn, job: &Job, commits: bool) -> Result<Done, Answer> {
-    let done = run(conn, job).await;
+    let done = run(conn, job, Duration::MAX).await;
     let is_fatal = done.as_ref().is_err_and(Answer::is_fatal);
     if commits || is_fatal {
         return done;

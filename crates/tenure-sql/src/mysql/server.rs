@@ -3,6 +3,7 @@
 //! The client library has one statement under way at a time, and a dropped one leaves its connection
 //! in an unknown state. So each connection has a task of [`Jobs`].
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,12 +12,13 @@ use mysql_async::{Conn, DriverError, Error as Answer, Opts, Params, Row, Value};
 use tenure::Error;
 use tokio::time::Instant;
 
+use super::cluster::{self, Members};
 use super::failure::{contact, failed, is_missing, is_overtaken, is_without_effect, other_version, read_only};
 use super::pool::Lender;
 use super::read::column;
 use super::statements::{
     ADD, ASKED, CHANGE, CREATE, END_SESSION, FIND_SESSION, FREE, HELLO, INSERT, KEEP, LIST, LOOK, READ, REMOVE, RENEW, TABLE,
-    TAKE, UNHURRIED, UNLOCKED, VERSION,
+    TAKE, UNHURRIED, UNLOCKED, VERSION, in_time,
 };
 use crate::table::failure::unexpected;
 use crate::table::{Failed, Jobs, Link, Server, Session, Worker, no_end};
@@ -127,11 +129,18 @@ pub(super) struct How {
     pub(super) table: String,
     /// Without secrets.
     pub(super) shown: String,
+    /// Other servers, as the URL has them.
+    pub(super) members: Members,
+    /// Several servers may be written to, each with its clock.
+    pub(super) is_cluster: AtomicBool,
+    /// For how long a session has a statement run. Those of a pool have settings of their own.
+    pub(super) patience: Duration,
 }
 
 impl How {
     pub(super) fn new(source: Source, table: String, shown: String) -> Self {
-        Self { source, statements: Statements::on(&table), table, shown }
+        let (members, is_cluster) = (Members::default(), AtomicBool::new(false));
+        Self { source, statements: Statements::on(&table), table, shown, members, is_cluster, patience: Duration::MAX }
     }
 
     /// Looks at a connection, and at the table. Returns the session, if it is one of the server.
@@ -144,6 +153,8 @@ impl How {
         if version != Some(VERSION) {
             return Err(other_version(&self.table, version));
         }
+        let is_cluster = cluster::check(conn, &self.members, &self.table).await?;
+        self.is_cluster.store(is_cluster, Ordering::Relaxed);
         let id: u64 = column(&row, 1)?;
         let host: Option<Vec<u8>> = column(&row, 2)?;
         // A pool names a number of its own when it greets.
@@ -182,8 +193,8 @@ impl Server for How {
         let opts = match &self.source {
             Source::Server(opts) => opts.clone(),
             Source::Pool(lender) => {
-                // Once is enough: each statement may have another connection.
-                if lender.lock_wait().is_zero() {
+                // Once is enough, unless the table was dropped: each statement may have another connection.
+                if create || lender.lock_wait().is_zero() {
                     lender.check(self, create).await?;
                 }
                 let (jobs, driver) = Jobs::start(lender.clone());
@@ -192,7 +203,7 @@ impl Server for How {
         };
         let mut conn = Conn::new(opts).await.map_err(|error| contact(&error, &self.table))?;
         let session = self.check(&mut conn, create).await?;
-        let (jobs, driver) = Jobs::start(Owned { conn, table: self.table.clone() });
+        let (jobs, driver) = Jobs::start(Owned { conn, table: self.table.clone(), patience: self.patience });
         Ok(Link::new(jobs, driver, session))
     }
 
@@ -254,6 +265,8 @@ impl Server for How {
 struct Owned {
     conn: Conn,
     table: String,
+    /// For how long the session has a statement run.
+    patience: Duration,
 }
 
 #[async_trait]
@@ -262,7 +275,7 @@ impl Worker for Owned {
     type Answer = Result<Done, Failed>;
 
     async fn work(&mut self, job: Job) -> (Self::Answer, bool) {
-        let done = run(&mut self.conn, &job).await;
+        let done = run(&mut self.conn, &job, self.patience).await;
         // A transaction that failed may be open still.
         let goes_on = !done.as_ref().is_err_and(|error| job.is_transaction || error.is_fatal());
         (done.map_err(|error| failed(&error, &self.table)), goes_on)
@@ -273,8 +286,15 @@ impl Worker for Owned {
     }
 }
 
-pub(super) async fn run(conn: &mut Conn, job: &Job) -> Result<Done, Answer> {
-    if job.is_transaction { all(conn, &job.statements).await } else { one(conn, &job.statements[0]).await }
+/// Does a job in a session that has a statement run for up to `patience`.
+pub(super) async fn run(conn: &mut Conn, job: &Job, patience: Duration) -> Result<Done, Answer> {
+    let left = job.end.saturating_duration_since(Instant::now());
+    let in_time = |statement: &Statement| {
+        let sql = in_time(&statement.sql, left, patience).into_owned();
+        Statement { sql, arguments: statement.arguments.clone() }
+    };
+    let statements: Vec<Statement> = job.statements.iter().map(in_time).collect();
+    if job.is_transaction { all(conn, &statements).await } else { one(conn, &statements[0]).await }
 }
 
 async fn one(conn: &mut Conn, statement: &Statement) -> Result<Done, Answer> {

@@ -19,6 +19,7 @@
 //!
 //! The name `tenure_lock` is replaced by that of the table in use.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// The name that the statements below have for the table.
@@ -51,7 +52,7 @@ pub(super) const CREATE: [&str; 2] = [
 /// which alone reads the comment, for a part of that: less than the half, after which another connection
 /// is tried. MySQL knows whole seconds, so its answer is there in time only if the timeout is 5 s.
 pub(super) fn session_settings(timeout: Duration) -> String {
-    let patience = (timeout * 2 / 5).as_secs_f64();
+    let patience = patience(timeout).as_secs_f64();
     format!(
         "SET SESSION sql_mode = 'STRICT_ALL_TABLES',
   SESSION autocommit = 1, SESSION completion_type = 0,
@@ -61,6 +62,27 @@ pub(super) fn session_settings(timeout: Duration) -> String {
 SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
     )
 }
+
+/// For how long a statement of a session with these settings may run.
+pub(super) fn patience(timeout: Duration) -> Duration {
+    timeout * 2 / 5
+}
+
+/// A statement that has so much time left, where the session has it run for up to `patience`. MariaDB then ends it early enough
+/// for its answer to be there in time. A power of two, because each text is prepared once.
+pub(super) fn in_time(sql: &str, left: Duration, patience: Duration) -> Cow<'_, str> {
+    let most = left * 4 / 5;
+    if most >= patience {
+        return Cow::Borrowed(sql);
+    }
+    let millis = most.as_millis().max(SHORTEST).min(LONGEST).ilog2();
+    let seconds = Duration::from_millis(1 << millis).as_secs_f64();
+    Cow::Owned(format!("/*M!100101 SET STATEMENT max_statement_time = {seconds} FOR */ {sql}"))
+}
+
+/// Bounds of that time in milliseconds.
+const SHORTEST: u128 = 16;
+const LONGEST: u128 = 3_600_000;
 
 /// Stands before a statement that may take its time: the first contact has its own limit.
 pub(super) const UNHURRIED: &str = "/*M!100101 SET STATEMENT max_statement_time = 0 FOR */ ";

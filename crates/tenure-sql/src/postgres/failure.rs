@@ -37,23 +37,36 @@ const MEANINGS: &[Meaning<&str>] = &[
     },
     REPLICA,
     Meaning {
-        codes: &["53", "57P03"],
+        codes: &["53300"],
+        kind: ErrorKind::Overloaded,
+        what: "the server takes no more connections",
+        fix: "raise its max_connections, or the limit of the user or the database",
+    },
+    Meaning {
+        codes: &["53", "57P03", "58", "XX"],
         kind: ErrorKind::Unavailable,
         what: "the server cannot serve now",
-        fix: "look at its log, its disk and its max_connections",
+        fix: "look at its log, its disk and its memory",
     },
     Meaning {
         codes: &["55P03"],
-        kind: ErrorKind::Unavailable,
+        kind: ErrorKind::Overloaded,
         what: "another session keeps the row of the name locked",
         fix: "end the transaction that has it: see pg_stat_activity and pg_blocking_pids",
     },
     Meaning {
-        codes: &["57014", "40", "57P"],
-        kind: ErrorKind::Unavailable,
-        what: "the server gave the statement up",
+        codes: &["57014"],
+        kind: ErrorKind::Overloaded,
+        what: "the statement took too long: another session keeps the row of the name locked, or the server is slow",
+        fix: "end the transaction that has it, see pg_stat_activity and pg_blocking_pids, or raise the user's statement_timeout",
+    },
+    Meaning {
+        codes: &["40001", "40P01"],
+        kind: ErrorKind::Overloaded,
+        what: "others were faster again and again",
         fix: "try again",
     },
+    Meaning { codes: &["40", "57P"], kind: ErrorKind::Unavailable, what: "the server gave the statement up", fix: "try again" },
     Meaning { codes: &["08"], kind: ErrorKind::Unreachable, what: "the connection is over", fix: "see whether the server runs" },
     Meaning {
         codes: &["42"],
@@ -90,7 +103,12 @@ fn of_server(server: &DbError, table: &str) -> Error {
     if *code == SqlState::DIVISION_BY_ZERO {
         return Error::unavailable(UNDONE);
     }
-    failure::answered(MEANINGS.iter().find(|meaning| starts(code, meaning.codes)), server.message(), code.code())
+    failure::answered(meaning(code), server.message(), code.code())
+}
+
+/// The first meaning that a code begins with.
+fn meaning(code: &SqlState) -> Option<&'static Meaning<&'static str>> {
+    MEANINGS.iter().find(|meaning| starts(code, meaning.codes))
 }
 
 /// Translates an error of the first steps of a connection, in which no statement was sent.
@@ -181,4 +199,39 @@ fn chain(error: &tokio_postgres::Error) -> String {
         below = source.source();
     }
     one_line(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A busy server is not an outage, and what a person has to mend is neither.
+    #[test]
+    fn each_code_has_its_kind_and_says_whether_it_was_applied() {
+        use ErrorKind::{Damaged, Overloaded, Refused, Unavailable};
+        for (code, kind, is_open, ends) in [
+            ("55P03", Overloaded, false, false),
+            ("57014", Overloaded, false, false),
+            ("40001", Overloaded, false, false),
+            ("40P01", Overloaded, false, false),
+            ("53300", Overloaded, false, false),
+            ("53100", Unavailable, false, false),
+            ("53200", Unavailable, false, false),
+            ("58030", Unavailable, false, false),
+            ("XX000", Unavailable, true, true),
+            ("25006", Unavailable, false, true),
+            ("57P01", Unavailable, true, true),
+            ("57P02", Unavailable, true, true),
+            ("57P03", Unavailable, false, true),
+            ("40003", Unavailable, true, false),
+            ("28P01", Refused, false, false),
+            ("42501", Refused, false, false),
+            ("42703", Damaged, false, false),
+        ] {
+            let state = SqlState::from_code(code);
+            assert_eq!(meaning(&state).map(|meaning| meaning.kind), Some(kind), "{code}");
+            assert_eq!((starts(&state, OPEN), starts(&state, SESSION_OVER)), (is_open, ends), "{code}");
+        }
+        assert!(meaning(&SqlState::from_code("0A000")).is_none());
+    }
 }

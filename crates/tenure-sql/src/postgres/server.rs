@@ -109,8 +109,8 @@ impl Server for How {
             Source::Servers { config, tls } => return dial::open(self, config, tls.as_ref(), create).await,
             Source::Pool(lender) => lender,
         };
-        // Once is enough: each statement may have another connection.
-        if self.statements.get().is_none() {
+        // Once is enough, unless the table was dropped: each statement may have another connection.
+        if create || self.statements.get().is_none() {
             let (hello, sent_at) = lender.check(self, create).await?;
             self.clock.start(hello.now, sent_at);
         }
@@ -160,7 +160,7 @@ impl Server for How {
 
     fn lateness(&self, limit: Duration) -> Duration {
         // It may wait for a row when it has begun.
-        LATE + limit / 4
+        LATE + limit / 3
     }
 
     fn reconnected(&self) {

@@ -77,7 +77,7 @@ fn describe(path: &Path, error: rusqlite::Error) -> Error {
     };
     let (why, fix) = match code {
         ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed => {
-            return Error::unavailable(format!("the lock file {} stayed busy for the whole operation timeout", path.display()))
+            return Error::overloaded(format!("the lock file {} stayed busy for the whole operation timeout", path.display()))
                 .with_hint("try again; if it stays so, a program keeps a transaction open in the file (lsof tells which)")
                 .with_source(error);
         }

@@ -18,7 +18,7 @@ use tenure::{Error, ErrorKind};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
-use super::failure::no_answer;
+use super::failure::{dropped, is_missing, no_answer, no_turn};
 
 /// A connection that has answered anything this short a time ago is only slow.
 const SILENCE: Duration = Duration::from_millis(100);
@@ -163,6 +163,10 @@ impl<C> Link<C> {
         *lock(&self.heard) = Instant::now();
     }
 
+    fn has_heard_since(&self, then: Instant) -> bool {
+        *lock(&self.heard) > then
+    }
+
     fn is_silent(&self) -> bool {
         lock(&self.heard).elapsed() > SILENCE
     }
@@ -196,6 +200,8 @@ struct State<C> {
 
 struct Inner<S: Server> {
     server: S,
+    /// Each new connection makes the table if that is missing.
+    create: bool,
     /// Somebody waits, so each new connection listens.
     listen: AtomicBool,
     state: Mutex<State<S::Client>>,
@@ -205,12 +211,12 @@ struct Inner<S: Server> {
 pub(crate) struct Connection<S: Server>(Arc<Inner<S>>);
 
 impl<S: Server> Connection<S> {
-    /// Makes the first contact. With `create` it makes the table if that is missing.
+    /// Makes the first contact. With `create` it makes the table if that is missing, now or later.
     pub(crate) async fn open(server: S, create: bool) -> Result<Self, Error> {
         let connected = tokio::time::timeout(CONTACT, server.open(create)).await;
         let link = connected.unwrap_or_else(|_| Err(no_answer(CONTACT))).map_err(|error| error.context(server.shown()))?;
         let state = State { link: Some(Arc::new(link)), attempt: None, predecessors: Vec::new(), late_until: None };
-        Ok(Self(Arc::new(Inner { server, listen: AtomicBool::new(false), state: Mutex::new(state) })))
+        Ok(Self(Arc::new(Inner { server, create, listen: AtomicBool::new(false), state: Mutex::new(state) })))
     }
 
     pub(crate) fn server(&self) -> &S {
@@ -269,7 +275,7 @@ impl<S: Server> Connection<S> {
         let is_lost = match timeout_at(half, &mut answer).await {
             Ok(Err(error)) if error.kind() == ErrorKind::Unreachable && Instant::now() < half => false,
             Ok(answer) => return answer.map(|answer| (answer, false)),
-            Err(_) if link.is_silent() => {
+            Err(_) if link.is_silent() && !link.has_heard_since(began) => {
                 self.leave(&link);
                 true
             }
@@ -309,20 +315,26 @@ impl<S: Server> Connection<S> {
         let (began, link) = (Instant::now(), Arc::clone(&under_way.link));
         let Ok(answer) = timeout_at(end, call).await else {
             drop(under_way);
+            let limit = end.saturating_duration_since(began);
+            // A statement that waits for a row somebody keeps locked has its answer in less than half of a call.
+            if link.has_heard_since(began.max(end.checked_sub(limit / 2).unwrap_or(began))) {
+                return Err(no_turn(limit).maybe_applied());
+            }
             if link.is_silent() {
                 self.leave(&link);
             }
-            return Err(no_answer(end.saturating_duration_since(began)).maybe_applied());
+            return Err(no_answer(limit).maybe_applied());
         };
         link.hears();
         let answered = answer.as_ref().err().is_none_or(|failed| failed.answered);
         under_way.answered = answered;
         drop(under_way);
         answer.map_err(|failed| {
-            if failed.is_over {
+            let was_dropped = self.0.create && is_missing(&failed.error);
+            if failed.is_over || was_dropped {
                 self.leave(&link);
             }
-            failed.error
+            if was_dropped { dropped() } else { failed.error }
         })
     }
 
@@ -404,7 +416,7 @@ impl<S: Server> Inner<S> {
     async fn connect(inner: &Weak<Self>) -> Result<Arc<Link<S::Client>>, Error> {
         let gone = || Error::unreachable("the store was dropped");
         let this = inner.upgrade().ok_or_else(gone)?;
-        let link = this.server.open(false).await?;
+        let link = this.server.open(this.create).await?;
         let ended = this.end_predecessors(&link).await;
         if this.listen.load(Ordering::Acquire) {
             this.listen_on(&link).await.map_err(|failed| failed.error)?;

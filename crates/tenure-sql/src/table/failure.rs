@@ -29,10 +29,22 @@ pub(crate) fn answered<C>(meaning: Option<&Meaning<C>>, said: &str, code: impl D
     }
 }
 
+const MISSING: &str = "there is no table";
+
 /// The table is not there. `migration` makes it.
 pub(crate) fn missing(table: &str, migration: &str) -> Error {
     let fix = format!("let tenure make it, with create=yes in the store URL, or run: {}", one_line(migration));
-    Error::new(ErrorKind::Damaged, format!("there is no table {table} in the database")).with_hint(fix)
+    Error::new(ErrorKind::Damaged, format!("{MISSING} {table} in the database")).with_hint(fix)
+}
+
+/// Whether an error says that the table is not there.
+pub(crate) fn is_missing(error: &Error) -> bool {
+    error.kind() == ErrorKind::Damaged && error.to_string().contains(MISSING)
+}
+
+/// The table was dropped, and the next connection makes it anew.
+pub(crate) fn dropped() -> Error {
+    Error::unavailable("the table was dropped, and is made anew, as create=yes says; who held or waited does not any more")
 }
 
 /// The table is not of the version that is `known`, or its own row is gone, which `row` makes.
@@ -52,6 +64,12 @@ pub(crate) fn other_version(table: &str, found: Option<impl Display>, known: imp
 /// Nothing came within the limit.
 pub(crate) fn no_answer(limit: Duration) -> Error {
     Error::unreachable(format!("the server did not answer within {limit:?}"))
+}
+
+/// The server has answered other calls meanwhile.
+pub(crate) fn no_turn(limit: Duration) -> Error {
+    let what = format!("the server answered other calls before this one, which got no answer within {limit:?}");
+    Error::overloaded(what).with_hint("see whether somebody keeps rows locked, or give the process fewer locks at once")
 }
 
 /// A pool lends a connection in which somebody has left a transaction open.

@@ -18,6 +18,10 @@ pub(crate) struct Settings {
     pub(crate) terms: Terms,
     pub(crate) security: Option<Security>,
     pub(crate) files: Files,
+    /// All clients write through one server, whatever it is part of.
+    pub(crate) writers_one: bool,
+    /// The servers that take writes.
+    pub(crate) members: Vec<String>,
     /// Locks of sessions, without a table.
     pub(crate) advisory: bool,
     /// In front of the name of each such lock.
@@ -53,7 +57,7 @@ impl Files {
 }
 
 /// Parameters that only a table has.
-const OF_TABLES: &[&str] = &["table", "create", "listen"];
+const OF_TABLES: &[&str] = &["table", "create", "listen", "writers", "members"];
 
 /// Parameters that only session locks have.
 const OF_SESSIONS: &[&str] = &["prefix"];
@@ -75,6 +79,8 @@ impl Settings {
             terms: Terms { timeout: None, poll_interval: Duration::from_millis(100) },
             security: None,
             files: Files::default(),
+            writers_one: false,
+            members: Vec::new(),
             advisory: false,
             prefix: String::new(),
         };
@@ -119,6 +125,8 @@ impl Settings {
             "ca" => self.files.ca = Some(value.into()),
             "cert" => self.files.cert = Some(value.into()),
             "key" => self.files.key = Some(value.into()),
+            "writers" => self.writers_one = is_one(key, value)?,
+            "members" => self.members = value.split(',').map(str::to_owned).collect(),
             "prefix" => value.clone_into(&mut self.prefix),
             _ => match value {
                 "native" => {}
@@ -150,6 +158,13 @@ fn is_yes(key: &str, value: &str) -> Result<bool, Error> {
         "no" => Ok(false),
         other => Err(Error::invalid(format!("{key}={other} of the store URL is neither yes nor no"))),
     }
+}
+
+fn is_one(key: &str, value: &str) -> Result<bool, Error> {
+    if value == "one" {
+        return Ok(true);
+    }
+    Err(Error::invalid(format!("{key}={value} of the store URL is not known")).with_hint("write writers=one, or leave it out"))
 }
 
 fn positive(key: &str, value: &str) -> Result<Duration, Error> {

@@ -8,7 +8,7 @@ use tenure_sql::mysql::Options;
 
 use crate::outages::settled;
 use crate::requests::{granted, lease, owner, request};
-use crate::{Server, behind_proxy, open};
+use crate::{PATIENCE, Server, behind_proxy, in_sql, open};
 
 #[tokio::test]
 async fn what_is_left_on_the_way_never_runs() {
@@ -43,6 +43,51 @@ async fn a_server_that_became_read_only_is_told() {
     assert!(!error.may_have_been_applied() && error.is_transient(), "{error:?}");
     server.sql("SET GLOBAL read_only = 0");
     assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
+}
+
+/// InnoDB would wait longer than a call of this ttl may take. MySQL does.
+#[tokio::test]
+async fn a_locked_row_is_told_in_time_for_a_short_ttl() {
+    if Server::is_mysql() {
+        return;
+    }
+    let (server, table) = (Server::shared(), Server::fresh_table());
+    let store = open(&server.url(&table)).await;
+    let short = |name: &str| request(name, &owner()).with_ttl(Duration::from_millis(1_500));
+    let held = short("x");
+    granted(&store, &held).await;
+    store.release(&held.lease(), Duration::ZERO).await.unwrap();
+    let mut session = server.session();
+    session.run(&format!("BEGIN; SELECT name FROM {} WHERE name = 'x' FOR UPDATE;", in_sql(&table)));
+    let told = async {
+        // A busy machine may be late with an answer, and not each time.
+        loop {
+            match store.acquire(&short("x")).await {
+                Err(error) if error.kind() == ErrorKind::Overloaded && !error.may_have_been_applied() => return,
+                Err(_) => {}
+                Ok(answer) => panic!("{answer:?}"),
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, told).await.expect("it is never told in time");
+    session.run("ROLLBACK;");
+}
+
+/// The server is well, and serves others.
+#[tokio::test]
+async fn a_server_without_a_connection_to_spare_is_overloaded() {
+    let server = Server::start();
+    server.sql("CREATE USER app; GRANT ALL ON locks.* TO app; SET GLOBAL max_connections = 10");
+    let url = server.url("locks").replace("root@", "app@");
+    let mut stores = Vec::new();
+    let error = loop {
+        match Options::parse(&url).unwrap().open().await {
+            Ok(store) if stores.len() < 20 => stores.push(store),
+            Ok(_) => panic!("it takes any number"),
+            Err(error) => break error,
+        }
+    };
+    assert!(error.kind() == ErrorKind::Overloaded && error.to_string().contains("max_connections"), "{error:?}");
 }
 
 /// GUARANTEES.md names it. Root has the right.

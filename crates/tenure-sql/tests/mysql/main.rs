@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "helpers of tests are tests")]
 
+mod cluster;
 #[path = "../shared/conformance.rs"]
 mod conformance;
 #[path = "../shared/dropped.rs"]
@@ -48,6 +49,10 @@ fn timeout_beside_a_lock() -> &'static str {
 /// The transactions that are open, of all tests.
 const OPEN_TRANSACTIONS: &str =
     "SELECT trx_id, trx_mysql_thread_id, trx_started, trx_state, trx_query FROM information_schema.innodb_trx";
+
+/// Counts the sweeps of a table that wait.
+const SWEEPS: &str = "SELECT COUNT(*) FROM information_schema.innodb_trx
+  WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%`locks` SET fence = GREATEST(fence,%'";
 
 /// Counts the sessions of stores.
 const SESSIONS: &str = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = 'locks'";

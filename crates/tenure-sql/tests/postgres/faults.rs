@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use tenure::store::{ReleaseReply, RenewReply};
 use tenure::{ErrorKind, Locker};
+use tenure_sql::postgres::Options;
 use tenure_testkit::{PostgresServer, Proxy, wait_until};
 
 use crate::outages::settled;
@@ -77,6 +78,32 @@ async fn a_server_that_became_read_only_is_told() {
     while !renewed().await {
         assert!(Instant::now() < deadline, "it does not find the way back");
     }
+}
+
+/// The server is well, and serves others.
+#[tokio::test]
+async fn a_server_without_a_connection_or_time_to_spare_is_overloaded() {
+    let server = PostgresServer::builder().set("max_connections", "8").start();
+    // Some connections are for superusers alone.
+    let url = server.url("locks").replace("tenure@", "app@");
+    let mut stores = vec![open(&server.url("locks")).await];
+    server.sql("CREATE ROLE app LOGIN; GRANT ALL ON locks TO app");
+    let error = loop {
+        match Options::parse(&url).unwrap().open().await {
+            Ok(store) if stores.len() < 20 => stores.push(store),
+            Ok(_) => panic!("it takes any number"),
+            Err(error) => break error,
+        }
+    };
+    assert!(error.kind() == ErrorKind::Overloaded && error.to_string().contains("max_connections"), "{error:?}");
+    server.sql("ALTER ROLE tenure SET statement_timeout = '100ms'");
+    let store = open(&(server.url("locks") + "&timeout=10s")).await;
+    let held = request("x", &owner());
+    granted(&store, &held).await;
+    let mut session = server.session();
+    session.run("BEGIN; SELECT name FROM locks WHERE name = 'x' FOR UPDATE;");
+    let error = store.release(&held.lease(), Duration::ZERO).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Overloaded && !error.may_have_been_applied(), "{error:?}");
 }
 
 /// Notifications that nobody has heard: the waiter polls when its new connection is there.

@@ -51,6 +51,9 @@ fn timeout_beside_a_lock() -> &'static str {
 const OPEN_TRANSACTIONS: &str =
     "SELECT pid, xact_start FROM pg_stat_activity WHERE application_name = 'tenure' AND state LIKE 'idle in%'";
 
+/// Counts the sweeps of a table that wait.
+const SWEEPS: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%DELETE FROM%locks%'";
+
 /// Counts the sessions of stores.
 const SESSIONS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenure'";
 

@@ -49,7 +49,7 @@ async fn turns(store: Arc<dyn Store>, name: String, times: usize, may_fail: bool
         match checked.await {
             Ok(()) => done += 1,
             Err(error) => {
-                let is_outage = [ErrorKind::Unreachable, ErrorKind::Unavailable].contains(&error.kind());
+                let is_outage = error.is_transient();
                 assert!(may_fail && is_outage, "{name}, turn {turn}: {error:?}");
                 let _ = store.release(&lease(&name, &held), Duration::ZERO).await;
             }

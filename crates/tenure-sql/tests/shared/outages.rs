@@ -65,7 +65,7 @@ async fn a_locked_row_holds_up_its_own_name_only() {
     let mut session = server.session();
     session.run(&format!("BEGIN; SELECT name FROM {} WHERE name = 'y' FOR UPDATE;", in_sql(&table)));
     let is_locked = |error: &tenure::Error, took: Duration, limit: Duration| {
-        let is_told = error.kind() == ErrorKind::Unavailable && error.to_string().contains("locked");
+        let is_told = error.kind() == ErrorKind::Overloaded && error.to_string().contains("locked");
         assert!(is_told || took < limit, "the call took {took:?}");
         assert!(is_told && !error.may_have_been_applied(), "{error:?}");
     };
@@ -85,6 +85,26 @@ async fn a_locked_row_holds_up_its_own_name_only() {
     session.run("ROLLBACK;");
     assert_eq!(store.release(&lease("y", &held), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     assert!(!store.features().late_commands, "its connection is as good as before");
+}
+
+/// Somebody has locked one row, and its callers occupy the connection. Callers of another name hear that they got no turn, and not that
+/// the server is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_behind_those_of_a_locked_row_do_not_take_it_for_an_outage() {
+    let (server, table) = (Server::shared(), Server::fresh_table());
+    let store = open(&(server.url(&table) + "&timeout=1s")).await;
+    let held = request("x", &owner());
+    granted(&store, &held).await;
+    let mut session = server.session();
+    session.run(&format!("BEGIN; SELECT name FROM {} WHERE name = 'x' FOR UPDATE;", in_sql(&table)));
+    let held = held.lease();
+    let crowd = futures_util::future::join_all((0..12).map(|_| async { store.release(&held, Duration::ZERO).await.map(|_| ()) }));
+    let other = request("y", &owner());
+    let (crowd, behind) = tokio::join!(crowd, store.acquire(&other));
+    for error in crowd.into_iter().chain([behind.map(|_| ())]).filter_map(Result::err) {
+        assert_eq!(error.kind(), ErrorKind::Overloaded, "{error:?}");
+    }
+    session.run("ROLLBACK;");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -33,9 +33,9 @@ async fn state(store: &SqliteStore) -> Option<State> {
 
 /// Of the right kind, with a word on what to do.
 fn is_told(error: &Error) {
-    assert!(matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Unavailable), "{error:?}");
+    assert!(error.kind() == ErrorKind::Damaged || error.is_transient(), "{error:?}");
     let text = one_line(error);
-    assert!(error.kind() == ErrorKind::Unavailable || text.contains("; "), "nothing to do about it: {text}");
+    assert!(error.is_transient() || text.contains("; "), "nothing to do about it: {text}");
 }
 
 /// One call: what was answered is so, and what was refused has changed nothing, unless the error says that it may have.

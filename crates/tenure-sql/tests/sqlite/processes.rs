@@ -114,7 +114,7 @@ async fn a_busy_file_is_told_within_the_operation_timeout() {
     let asked = request("x", &owner).with_ttl(Duration::from_millis(600));
     let error = store.acquire(&asked).await.unwrap_err();
     assert!(begun.elapsed() < Duration::from_millis(100), "took {:?}", begun.elapsed());
-    assert_eq!((error.kind(), error.may_have_been_applied()), (tenure::ErrorKind::Unavailable, false));
+    assert_eq!((error.kind(), error.may_have_been_applied()), (tenure::ErrorKind::Overloaded, false));
     println!("{error}");
     blocker.execute_batch("ROLLBACK").unwrap();
     assert!(matches!(store.acquire(&asked).await.unwrap(), AcquireReply::Granted(_)));

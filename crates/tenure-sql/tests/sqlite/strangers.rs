@@ -201,7 +201,7 @@ async fn who_may_read_the_file_may_stand_in_the_way() {
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "1\n", "python3 could not lock");
     let error = store.acquire(&request("y", &b)).await.unwrap_err();
-    assert_eq!((error.kind(), error.may_have_been_applied()), (tenure::ErrorKind::Unavailable, false), "{error}");
+    assert_eq!((error.kind(), error.may_have_been_applied()), (tenure::ErrorKind::Overloaded, false), "{error}");
     child.kill().unwrap();
     child.wait().unwrap();
     granted(&store, &request("y", &b)).await;

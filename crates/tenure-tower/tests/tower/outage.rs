@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use tenure::store::quorum::{Node, Plain, Quorum};
 use tenure::{Locker, MemoryStore};
-use tenure_testkit::{Fate, Faulty, Operation, RedisServer};
+use tenure_sql::postgres::Options;
+use tenure_testkit::{Fate, Faulty, Operation, PostgresServer, RedisServer};
 use tenure_tower::{Duplicate, Key, LockLayer, OnOutage};
 use tracing::field::{Field, Visit};
 use tracing::{Level, Metadata, Subscriber, span};
@@ -145,6 +146,28 @@ async fn a_store_that_refuses_is_never_passed_by() {
         assert_eq!(send(&service, request("8")).await.status, 200);
     }
     assert_eq!(server.cli("TYPE t:7"), "list");
+}
+
+/// Somebody has locked the row of a key, so nobody knows whether another request has it. Others are served.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_row_of_a_database_is_never_passed_by() {
+    let server = PostgresServer::start();
+    let store = Options::parse(&(server.url("locks") + "&timeout=2s")).unwrap();
+    let locks = store.connect().await.unwrap();
+    let layer = LockLayer::builder(locks, "t", Key::header(KEY), OnOutage::FailOpen).build().unwrap();
+    let handler = Handler::open();
+    let service = locked(&layer, &handler);
+    assert!(send(&service, request("7")).await.fence().is_some());
+    let mut session = server.session();
+    session.run("BEGIN; SELECT name FROM locks WHERE name = 't:7' FOR UPDATE;");
+    let [first, second] = [sending(&service, "7"), sending(&service, "7")];
+    for answer in [first.await.unwrap(), second.await.unwrap()] {
+        assert_eq!(answer.summary(), (503, "overloaded".into(), "1".into()));
+    }
+    assert_eq!((layer.stats().counts().failed_open, handler.entries()), (0, 1));
+    assert!(send(&service, request("8")).await.fence().is_some());
+    session.run("ROLLBACK;");
+    assert!(send(&service, request("7")).await.fence().is_some());
 }
 
 /// A user without the right to write these keys, and then a password that is not known any more.
