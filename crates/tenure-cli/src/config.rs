@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use self::file::{File, Password};
+use self::file::File;
+pub(crate) use self::file::Password;
 pub(crate) use self::url::{has_password, without_password};
 use crate::args::Common;
 use crate::exit::{CONFIG, Failure, USAGE, Voice};
@@ -36,7 +37,7 @@ pub(crate) struct Settings {
     store_file: Option<PathBuf>,
     ttl_file: Option<PathBuf>,
     pub(crate) username: Option<String>,
-    pub(crate) password: Option<Secret>,
+    pub(crate) password: Option<Password>,
     pub(crate) sentinel_password: Option<Secret>,
     pub(crate) ttl: Option<Duration>,
     pub(crate) wait: Option<Duration>,
@@ -146,8 +147,11 @@ impl Settings {
         };
         let password = match password(handed)? {
             Some(password) => Some(password),
-            None => all.password.map(Password::get).transpose()?,
+            None => all.password,
         };
+        if let Some(password) = &password {
+            password.check()?;
+        }
         let sentinel_password = secret(handed, SECRETS[2])?;
         let voice = Voice::new(common.quiet, common.verbose);
         let (store_file, ttl_file) = (store_path, ttl_path);
@@ -220,11 +224,17 @@ fn default_store() -> Result<OsString, Failure> {
 }
 
 /// The password of the environment.
-fn password(handed: &Handed) -> Result<Option<Secret>, Failure> {
+fn password(handed: &Handed) -> Result<Option<Password>, Failure> {
     if let Some(password) = secret(handed, SECRETS[0])? {
-        return Ok(Some(password));
+        return Ok(Some(Password::Here(password)));
     }
-    handed.variable(SECRETS[1]).map(|path| password_file(Path::new(&path), "TENURE_PASSWORD_FILE")).transpose()
+    Ok(handed.variable(SECRETS[1]).map(|path| Password::File { path: absolute(path), named_by: SECRETS[1] }))
+}
+
+/// The same file after a change of the directory.
+fn absolute(path: impl Into<PathBuf>) -> PathBuf {
+    let path = path.into();
+    std::path::absolute(&path).unwrap_or(path)
 }
 
 /// The secret that a variable holds.
@@ -233,7 +243,8 @@ fn secret(handed: &Handed, name: &str) -> Result<Option<Secret>, Failure> {
     handed.variable(name).map(|text| text.into_string().map(Secret).map_err(bad)).transpose()
 }
 
-fn password_file(path: &Path, named_by: &str) -> Result<Secret, Failure> {
+/// Refuses a password file that is of no use from the start.
+fn check_password_file(path: &Path, named_by: &str) -> Result<(), Failure> {
     let text = fs::read_to_string(path).map_err(|error| {
         Failure::new(
             CONFIG,
@@ -245,7 +256,7 @@ fn password_file(path: &Path, named_by: &str) -> Result<Secret, Failure> {
             CONFIG,
             format!("the password file {} of {named_by} is empty; write the password into it", path.display()),
         )),
-        password => Ok(Secret(password.to_owned())),
+        _ => Ok(()),
     }
 }
 
@@ -260,7 +271,10 @@ mod tests {
     }
 
     fn password(settings: &Settings) -> Option<&str> {
-        settings.password.as_ref().map(|secret| secret.0.as_str())
+        settings
+            .password
+            .as_ref()
+            .and_then(|password| if let Password::Here(Secret(text)) = password { Some(&**text) } else { None })
     }
 
     #[test]

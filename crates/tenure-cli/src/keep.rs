@@ -35,6 +35,7 @@ use crate::give_up::{give_up, left_taken};
 use crate::myself;
 use crate::output::deliver;
 use crate::signals::{Signals, unheard_before};
+use crate::supervise::why_lost;
 use crate::take::Plan;
 use crate::variables::{text, variables};
 
@@ -199,7 +200,7 @@ async fn keep(args: &Acquire, settings: &Settings) -> Result<u8, Failure> {
     drop(sockets);
     let code = match end {
         End::Lost(name, loss) => {
-            tell_loss(&name, loss, &process, args.on_lost).await;
+            tell_loss(&name, &why_lost(&guards, &name, loss), &process, args.on_lost).await;
             // It stops its work now; what is left of the lease covers that, and must not be given
             // up under it.
             let _ = timeout(guards.lease_remaining(), process.readable()).await;
@@ -279,7 +280,7 @@ fn tell(process: &AsyncFd<OwnedFd>, on_lost: OnLost) {
 }
 
 /// Tells of a loss: first who works, then who reads, which may be a terminal that stands still.
-async fn tell_loss(name: &Name, loss: EndReason, process: &AsyncFd<OwnedFd>, on_lost: OnLost) {
+async fn tell_loss(name: &Name, loss: &str, process: &AsyncFd<OwnedFd>, on_lost: OnLost) {
     tell(process, on_lost);
     say_aside(format!("the lock {name:?} is lost: {loss}")).finish().await;
 }

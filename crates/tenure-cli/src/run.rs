@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tenure::store::Features;
-use tenure::{BootTime, EndReason, Error, Guards, Locker, Name, ReleaseOutcome, format_duration};
+use tenure::{BootTime, Error, Guards, Locker, Name, ReleaseOutcome, format_duration};
 use tokio::time::timeout;
 
 use crate::args::{Run, Taking};
@@ -15,7 +15,7 @@ use crate::config::{Settings, TTL};
 use crate::exit::{Failure, LOST, USAGE, Voice, say};
 use crate::give_up::{give_up, left_taken};
 use crate::signals::{Signals, unheard, unheard_before};
-use crate::supervise::{End, Supervisor};
+use crate::supervise::{End, Supervisor, why_lost};
 use crate::take::{CLEAN_UP, Plan};
 use crate::terminal::{self, Terminal};
 use crate::variables::variables;
@@ -140,7 +140,7 @@ pub(crate) async fn under_lock(
         Ok(jobs) => jobs,
         Err(error) => return Err(give_up(locker, guards, unheard(&error)).await),
     };
-    if let Some(lost) = guards.end_reason().map(|(name, loss)| lost_before(name, loss)) {
+    if let Some(lost) = guards.end_reason().map(|(name, loss)| lost_before(name, &why_lost(&guards, name, loss))) {
         return Err(give_up(locker, guards, lost).await);
     }
     let (child, terminal) = match start(command, plan, &guards) {
@@ -234,6 +234,6 @@ fn was_lost(name: &Name, release: Result<ReleaseOutcome, Error>, voice: Voice) -
     false
 }
 
-fn lost_before(name: &Name, loss: EndReason) -> Failure {
+fn lost_before(name: &Name, loss: &str) -> Failure {
     Failure::new(LOST, format!("the lock {name:?} was lost before the command was started: {loss}; nothing was run"))
 }

@@ -6,11 +6,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf, absolute};
 use std::time::Duration;
 
+use tenure::store::Login;
 use tenure::{Locker, LockerBuilder};
 use tenure_stores::Options;
 
 use crate::args::{Admit, Migration};
-use crate::config::{Settings, Source, TTL, without_password};
+use crate::config::{Password, Settings, Source, TTL, without_password};
 use crate::exit::{DAMAGED, Failure};
 use crate::output::print;
 
@@ -94,14 +95,19 @@ async fn contact(settings: &Settings) -> Result<LockerBuilder, Failure> {
 /// Reads the URL, and adds the login of the settings.
 fn options(settings: &Settings) -> Result<Options, Failure> {
     let mut options = Options::parse(&settings.store)?;
-    if let Some(username) = &settings.username {
-        options = options.username(username);
-    }
-    if let Some(password) = &settings.password {
-        options = options.password(&password.0);
+    let password = settings.password.as_ref().map(Password::credentials);
+    let credentials = match (password, &settings.username) {
+        (Some(password), Some(user)) => Some(password.with_user(user)),
+        (Some(password), None) => Some(password),
+        (None, user) => user.as_ref().map(|user| Login::of_user(user).into()),
+    };
+    if let Some(credentials) = credentials {
+        options = options.credentials(credentials);
     }
     match (options, &settings.sentinel_password) {
-        (Options::Redis(options), Some(password)) => Ok(Options::Redis(options.sentinel_password(&password.0))),
+        (Options::Redis(options), Some(password)) => {
+            Ok(Options::Redis(options.sentinel_credentials(Login::of_password(&password.0))))
+        }
         (options, _) => Ok(options),
     }
 }

@@ -204,7 +204,7 @@ impl<'a> Supervisor<'a> {
         self.child.signal(Signal::TERM);
         let grace = format_duration(grace);
         let unrenewed = self.unrenewed.filter(|_| loss == EndReason::Expired);
-        let why = unrenewed.map_or_else(|| loss.to_string(), String::from);
+        let why = unrenewed.map_or_else(|| why_lost(self.guards, name, loss), String::from);
         let told = say_aside(format!("the lock {name:?} is lost: {why}; the command gets TERM, and KILL {grace} later"));
         let killed = self.ended_by(kill_at).await;
         told.finish().await;
@@ -289,6 +289,12 @@ impl<'a> Supervisor<'a> {
             sleep(LOOK).await;
         }
     }
+}
+
+/// Why a lock was lost, with the last that the store has said.
+pub(crate) fn why_lost(guards: &Guards, name: &Name, loss: EndReason) -> String {
+    let lost = guards.iter().find(|guard| guard.name() == name);
+    loss.because_of(lost.and_then(tenure::Guard::renewal_error).as_ref())
 }
 
 /// Whether a program that gets it is to end.

@@ -9,6 +9,7 @@ use futures_util::future::{Either, select, try_join_all};
 use futures_util::{StreamExt as _, stream};
 use http::uri::PathAndQuery;
 use prost::Message;
+use tenure::store::Credentials;
 use tenure::{Error, ErrorKind};
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, timeout_at};
@@ -19,7 +20,7 @@ use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::failure::Failed;
-use crate::login::{Attempt, Login, Token, unapplied};
+use crate::login::{self, Attempt, Token, unapplied};
 use crate::proto::{Answer, Header, STATUS, StatusRequest, StatusResponse};
 
 /// A way to a member, and how it is shown.
@@ -31,7 +32,7 @@ pub(crate) struct Member {
 
 pub(crate) struct Connection {
     members: Vec<Member>,
-    login: Option<Login>,
+    credentials: Credentials,
     shown: String,
     /// The cluster of the first answer.
     cluster: OnceLock<u64>,
@@ -64,8 +65,15 @@ struct Live {
 }
 
 impl Connection {
-    pub(crate) fn new(members: Vec<Member>, login: Option<Login>, shown: String) -> Self {
-        Self { members, login, shown, cluster: OnceLock::new(), state: Mutex::default(), dialing: tokio::sync::Mutex::default() }
+    pub(crate) fn new(members: Vec<Member>, credentials: Credentials, shown: String) -> Self {
+        Self {
+            members,
+            credentials,
+            shown,
+            cluster: OnceLock::new(),
+            state: Mutex::default(),
+            dialing: tokio::sync::Mutex::default(),
+        }
     }
 
     /// One request and its answer.
@@ -98,7 +106,7 @@ impl Connection {
         let token = self.state().token.clone();
         match self.once(most, path, request.clone(), end).await {
             // Not applied: the server looks at the token first.
-            Err(failed) if failed.needs_login() && self.login.is_some() => {
+            Err(failed) if failed.needs_login() && self.logs_in() => {
                 // Another call may have a new one.
                 self.state().token.take_if(|present| Some(&*present) == token.as_ref());
                 self.once(most, path, request, end).await
@@ -301,8 +309,15 @@ impl Connection {
         Ok(request)
     }
 
+    /// Whether there may be a user to log in as.
+    fn logs_in(&self) -> bool {
+        self.credentials.fixed().is_none_or(|login| login.user.is_some_and(|user| !user.is_empty()))
+    }
+
     async fn token(&self, live: &Live, end: Instant) -> Result<Token, Failed> {
-        let Some(login) = &self.login else { return Ok(None) };
+        if !self.logs_in() {
+            return Ok(None);
+        }
         let server = &self.members[live.at].shown;
         let attempt = {
             let mut state = self.state();
@@ -310,7 +325,7 @@ impl Connection {
                 return Ok(token.clone());
             }
             let begun = state.attempt.take().filter(|(number, _)| *number == live.number).map(|(_, attempt)| attempt);
-            let attempt = begun.unwrap_or_else(|| login.begin(&live.channel, server));
+            let attempt = begun.unwrap_or_else(|| login::begin(&self.credentials, &live.channel, server));
             state.attempt = Some((live.number, attempt.clone()));
             attempt
         };
@@ -318,7 +333,8 @@ impl Connection {
         let Ok(answer) = timeout_at(end, attempt.clone()).await else {
             // It takes its time, and the next call goes on with it. So the member is not left.
             let silent = Failed::silent(server, end.saturating_duration_since(began));
-            return Err(Failed { error: unapplied(&silent.error), leaves: false, ..silent });
+            let error = self.credentials.unanswered().unwrap_or_else(|| unapplied(&silent.error));
+            return Err(Failed { error, leaves: false, ..silent });
         };
         let mut state = self.state();
         if state.attempt.take_if(|(_, present)| present.ptr_eq(&attempt)).is_some() {

@@ -16,6 +16,13 @@ pub(crate) struct Failed {
     pub(crate) heard: bool,
 }
 
+/// There is no login, so nothing was sent.
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self { leaves: false, ..Self::unsent(error) }
+    }
+}
+
 impl From<Failed> for Error {
     fn from(failed: Failed) -> Self {
         failed.error
@@ -154,6 +161,10 @@ impl Failed {
     /// The connection could not be made, so nothing was sent.
     pub(crate) fn unsent(error: Error) -> Self {
         Self { code: Code::Unavailable, error, leaves: true, heard: false }
+    }
+
+    pub(crate) const fn error(&mut self) -> Option<&mut Error> {
+        Some(&mut self.error)
     }
 
     /// The token of the login has expired, or the server has forgotten it.

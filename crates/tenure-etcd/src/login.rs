@@ -3,6 +3,7 @@
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use tenure::Error;
+use tenure::store::{Credentials, Login};
 use tonic::Request;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::Channel;
@@ -11,13 +12,6 @@ use crate::connection::{FIRST_CONTACT, unary};
 use crate::failure::{Failed, unexpected};
 use crate::proto::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse};
 
-/// User and password.
-#[derive(Clone)]
-pub(crate) struct Login {
-    pub(crate) username: String,
-    pub(crate) password: String,
-}
-
 /// A token, or that the server asks for none.
 pub(crate) type Token = Option<AsciiMetadataValue>;
 
@@ -25,23 +19,25 @@ pub(crate) type Token = Option<AsciiMetadataValue>;
 /// give up, the next one goes on with it.
 pub(crate) type Attempt = Shared<BoxFuture<'static, Result<Token, Failed>>>;
 
-impl Login {
-    pub(crate) fn begin(&self, channel: &Channel, server: &str) -> Attempt {
-        let Self { username, password } = self.clone();
-        let (channel, server) = (channel.clone(), server.to_owned());
-        let log_in = async move {
-            let mut request = Request::new(AuthenticateRequest { name: username, password });
-            request.set_timeout(FIRST_CONTACT);
-            let answer: Result<AuthenticateResponse, _> = unary(&channel, AUTHENTICATE, request).await;
-            match answer.map_err(|status| Failed::in_time(&status, &server, FIRST_CONTACT)) {
-                Ok(answer) => answer.token.parse().map(Some).map_err(|_| Failed::unsent(unexpected("its token is no text"))),
-                // As etcdctl does: a password for a server that asks for none.
-                Err(failed) if failed.error.to_string().contains("authentication is not enabled") => Ok(None),
-                // A login changes nothing.
-                Err(failed) => Err(Failed { error: unapplied(&failed.error), ..failed }),
-            }
-        };
-        log_in.boxed().shared()
+/// Begins to log in. A login that is refused is asked for once more.
+pub(crate) fn begin(credentials: &Credentials, channel: &Channel, server: &str) -> Attempt {
+    let (credentials, channel, server) = (credentials.clone(), channel.clone(), server.to_owned());
+    let log_in = async move { credentials.log_in_with(Failed::error, |login| authenticate(&channel, &server, login)).await };
+    log_in.boxed().shared()
+}
+
+async fn authenticate(channel: &Channel, server: &str, Login { user, password }: Login) -> Result<Token, Failed> {
+    // A password alone is nobody's.
+    let Some(name) = user.filter(|user| !user.is_empty()) else { return Ok(None) };
+    let mut request = Request::new(AuthenticateRequest { name, password: password.unwrap_or_default() });
+    request.set_timeout(FIRST_CONTACT);
+    let answer: Result<AuthenticateResponse, _> = unary(channel, AUTHENTICATE, request).await;
+    match answer.map_err(|status| Failed::in_time(&status, server, FIRST_CONTACT)) {
+        Ok(answer) => answer.token.parse().map(Some).map_err(|_| Failed::unsent(unexpected("its token is no text"))),
+        // As etcdctl does: a password for a server that asks for none.
+        Err(failed) if failed.error.to_string().contains("authentication is not enabled") => Ok(None),
+        // A login changes nothing.
+        Err(failed) => Err(Failed { error: unapplied(&failed.error), ..failed }),
     }
 }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
+use tenure::store::{Credentials, Login};
 use tenure::{Error, Locker, parse_duration};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::connection::{Connection, FIRST_CONTACT, Member};
 use crate::keys::Layout;
-use crate::login::Login;
 use crate::store::EtcdStore;
 
 const PORT: u16 = 2379;
@@ -37,8 +37,7 @@ const KNOWN: [&str; 7] = ["timeout", "poll_interval", "prefix", "tls", "ca", "ce
 #[derive(Clone)]
 pub struct Options {
     hosts: Vec<String>,
-    login: Option<Login>,
-    username: Option<String>,
+    credentials: Credentials,
     layout: Layout,
     timeout: Option<Duration>,
     poll_interval: Duration,
@@ -75,8 +74,7 @@ impl Options {
         let prefix = if path.is_empty() { String::new() } else { path + "/" };
         let mut options = Self {
             hosts,
-            login: None,
-            username: None,
+            credentials: Credentials::default(),
             layout: Layout { prefix },
             timeout: None,
             poll_interval: Duration::from_millis(500),
@@ -87,10 +85,8 @@ impl Options {
         };
         if let Some(user) = user {
             let (name, password) = user.split_once(':').map_or((user, None), |(name, password)| (name, Some(password)));
-            options = options.username(&decoded("the user", name)?);
-            if let Some(password) = password {
-                options = options.password(&decoded("the password", password)?);
-            }
+            let password = password.map(|password| decoded("the password", password)).transpose()?;
+            options.credentials = Login { user: Some(decoded("the user", name)?), password }.into();
         }
         options.read(parameters)
     }
@@ -142,23 +138,12 @@ impl Options {
         Ok(())
     }
 
-    /// Sets the user to log in as, instead of the URL's.
+    /// Sets how to log in. What these credentials lack is taken from the URL. Without a user there is no login.
+    ///
+    /// They are asked for when there is no token, or etcd no longer takes it.
     #[must_use]
-    pub fn username(mut self, username: &str) -> Self {
-        self.username = Some(username.to_owned());
-        self.with_login(None)
-    }
-
-    /// Sets the password to log in with, instead of the URL's. Without a user there is no login.
-    #[must_use]
-    pub fn password(self, password: &str) -> Self {
-        self.with_login(Some(password.to_owned()))
-    }
-
-    fn with_login(mut self, password: Option<String>) -> Self {
-        let password = password.or_else(|| self.login.take().map(|login| login.password));
-        let username = self.username.clone().unwrap_or_default();
-        self.login = Some(Login { username, password: password.unwrap_or_default() });
+    pub fn credentials(mut self, credentials: impl Into<Credentials>) -> Self {
+        self.credentials = credentials.into().or(&self.credentials);
         self
     }
 
@@ -171,8 +156,7 @@ impl Options {
     pub async fn open(self) -> Result<EtcdStore, Error> {
         let shown = self.to_string();
         let members = self.hosts.iter().map(|host| self.member(host)).collect::<Result<_, _>>()?;
-        let login = self.login.filter(|login| !login.username.is_empty());
-        let connection = Arc::new(Connection::new(members, login, shown));
+        let connection = Arc::new(Connection::new(members, self.credentials, shown));
         EtcdStore::open(connection, self.layout, self.timeout, self.poll_interval).await
     }
 
@@ -281,10 +265,10 @@ mod tests {
         let options = Options::parse("etcds://me:p%40ss@a,b:99,[::1]/team/locks?timeout=200ms&ca=/x").unwrap();
         assert_eq!(options.hosts, ["a:2379", "b:99", "[::1]:2379"]);
         assert_eq!((options.layout.prefix.as_str(), options.timeout), ("team/locks/", Some(Duration::from_millis(200))));
-        let login = options.login.as_ref().unwrap();
-        assert_eq!((login.username.as_str(), login.password.as_str()), ("me", "p@ss"));
+        assert_eq!(options.credentials.fixed(), Some(Login::new("me", "p@ss")));
         assert_eq!(format!("{options} {options:?}").matches("ss@").count(), 0);
-        assert_eq!(options.password("other").username("you").login.unwrap().password, "other");
+        let other = options.credentials(Login::of_password("other"));
+        assert_eq!(other.credentials.fixed(), Some(Login::new("me", "other")));
         assert_eq!(Options::parse("etcd://h?prefix=a.").unwrap().layout.prefix, "a.");
         assert_eq!(Options::parse("etcd://h").unwrap().layout.prefix, "");
     }

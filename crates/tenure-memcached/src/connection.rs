@@ -9,13 +9,13 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tenure::store::Credentials;
 use tenure::{Error, ErrorKind};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::clock::ServerClock;
 use crate::link::{Answers, Failed, Link};
 use crate::list;
-use crate::options::Login;
 use crate::protocol::{Commands, Key, Reply};
 use crate::transaction::half_way;
 
@@ -33,7 +33,7 @@ const TURNS: usize = 64;
 pub(crate) struct Connection {
     host: String,
     port: u16,
-    login: Login,
+    credentials: Credentials,
     state: Mutex<State>,
     /// One caller connects, and the others wait for it.
     opening: tokio::sync::Mutex<()>,
@@ -50,9 +50,9 @@ struct State {
 }
 
 impl Connection {
-    pub(crate) fn new(host: &str, port: u16, login: Login) -> Self {
+    pub(crate) fn new(host: &str, port: u16, credentials: Credentials) -> Self {
         let turns = [(); TURNS].map(tokio::sync::Mutex::new);
-        Self { host: host.to_owned(), port, login, state: Mutex::default(), opening: tokio::sync::Mutex::default(), turns }
+        Self { host: host.to_owned(), port, credentials, state: Mutex::default(), opening: tokio::sync::Mutex::default(), turns }
     }
 
     /// Returns the turns of the calls about a name.
@@ -77,7 +77,7 @@ impl Connection {
             if let Some(link) = self.present().filter(|link| link.is_silent()) {
                 self.drop_link(&link);
             }
-            Err(no_answer(limit))
+            Err(self.credentials.unanswered().unwrap_or_else(|| no_answer(limit)))
         });
         in_time.map_err(|error| error.context(self))
     }
@@ -102,7 +102,7 @@ impl Connection {
             return Ok(link);
         }
         let clock = self.state().known_clock();
-        let link = Arc::new(Link::open(&self.host, self.port, &self.login, clock).await?);
+        let link = Arc::new(Link::open(&self.host, self.port, &self.credentials, clock).await?);
         let mut state = self.state();
         if let Some(before) = state.link.replace(Arc::clone(&link)) {
             state.note_lost(&before);
@@ -160,7 +160,7 @@ impl Connection {
     pub(crate) async fn keys(&self, end: Instant) -> Result<Vec<String>, Error> {
         let listed = async {
             loop {
-                match list::keys(&self.host, self.port, &self.login).await {
+                match list::keys(&self.host, self.port, &self.credentials).await {
                     // It lists them for one client at a time, and only for a moment.
                     Err(error) if error.kind() == ErrorKind::Unavailable => sleep(PAUSE).await,
                     listed => return listed,
@@ -239,7 +239,7 @@ mod tests {
     async fn a_connection_that_died_while_it_idled_is_replaced_in_time() {
         let server = MemcachedServer::start();
         let proxy = Proxy::start_opaque(server.addr());
-        let connection = Connection::new("127.0.0.1", proxy.addr().port(), Login::default());
+        let connection = Connection::new("127.0.0.1", proxy.addr().port(), Credentials::default());
         let after = |seconds| Instant::now() + Duration::from_secs(seconds);
         let link = connection.link(after(5), after(5)).await.unwrap();
         link.age();

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tenure::store::{Credentials, Login};
 use tenure::{BootTime, Error};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::{Notify, oneshot};
@@ -18,7 +19,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::clock::ServerClock;
-use crate::options::Login;
+use crate::options::words;
 use crate::protocol::{Commands, Expected, Parser, Reply, failed};
 
 /// A connection that has answered anything this short a time ago is only slow.
@@ -89,8 +90,13 @@ struct Waiting {
 
 impl Link {
     /// Connects, logs in, and reads the server's clock. `clock` is that of an earlier connection.
-    pub(crate) async fn open(host: &str, port: u16, login: &Login, clock: Option<ServerClock>) -> Result<Self, Error> {
-        let stream = dial(host, port, login).await?;
+    pub(crate) async fn open(
+        host: &str,
+        port: u16,
+        credentials: &Credentials,
+        clock: Option<ServerClock>,
+    ) -> Result<Self, Error> {
+        let stream = dial(host, port, credentials).await?;
         check_versions(&stream).await?;
         let state = State {
             out: Vec::new(),
@@ -358,14 +364,19 @@ fn no_reply() -> Error {
     Error::unavailable("the server gave an answer that nobody asked for").maybe_applied()
 }
 
-/// Connects, and logs in.
-pub(crate) async fn dial(host: &str, port: u16, login: &Login) -> Result<TcpStream, Error> {
+/// Connects, and logs in. A login that is refused is asked for once more.
+pub(crate) async fn dial(host: &str, port: u16, credentials: &Credentials) -> Result<TcpStream, Error> {
+    credentials.log_in(|login| dial_as(host, port, login)).await
+}
+
+async fn dial_as(host: &str, port: u16, login: Login) -> Result<TcpStream, Error> {
+    let words = words(&login)?;
     let cannot = |error: io::Error| Error::unreachable("cannot connect").with_source(error);
     let addrs: Vec<SocketAddr> = lookup_host((host, port)).await.map_err(cannot)?.collect();
     one_server(&addrs)?;
     let stream = TcpStream::connect(&addrs[..]).await.map_err(cannot)?;
     stream.set_nodelay(true).map_err(cannot)?;
-    if let Some(words) = login.words() {
+    if let Some(words) = words {
         log_in(&stream, &words).await?;
     }
     Ok(stream)

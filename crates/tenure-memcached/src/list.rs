@@ -1,14 +1,14 @@
 //! The keys of a server. memcached has no command for clients that lists them, but one for operators.
 
 use tenure::Error;
+use tenure::store::Credentials;
 
 use crate::link::{dial, read_until, takes_connections, write};
-use crate::options::Login;
 use crate::protocol::Key;
 
 /// All keys that are text.
-pub(crate) async fn keys(host: &str, port: u16, login: &Login) -> Result<Vec<String>, Error> {
-    let stream = dial(host, port, login).await?;
+pub(crate) async fn keys(host: &str, port: u16, credentials: &Credentials) -> Result<Vec<String>, Error> {
+    let stream = dial(host, port, credentials).await?;
     write(&stream, b"lru_crawler metadump all\r\n").await?;
     let is_over = |answer: &[u8]| answer.ends_with(b"END\r\n") || (answer.ends_with(b"\r\n") && !answer.starts_with(b"key="));
     let answer = read_until(&stream, is_over).await?;

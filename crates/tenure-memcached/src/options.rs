@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
+use tenure::store::{Credentials, Login};
 use tenure::{Error, Locker, parse_duration};
 
 use crate::protocol::Key;
@@ -41,38 +42,26 @@ pub enum Scheme {
 #[derive(Clone)]
 pub struct Options {
     pub(crate) servers: Vec<(String, u16)>,
-    pub(crate) login: Login,
+    pub(crate) credentials: Credentials,
     pub(crate) scheme: Scheme,
     pub(crate) prefix: String,
     pub(crate) timeout: Option<Duration>,
     pub(crate) poll_interval: Duration,
 }
 
-/// User and password.
-#[derive(Clone, Default)]
-pub(crate) struct Login {
-    username: String,
-    password: Option<String>,
-}
-
-impl Login {
-    /// The words of a login; `None` if there is no password.
-    pub(crate) fn words(&self) -> Option<String> {
-        self.password.as_ref().map(|password| format!("{} {password}", self.username))
+/// The words of a login; `None` if there is none.
+pub(crate) fn words(Login { user, password }: &Login) -> Result<Option<String>, Error> {
+    let odd = |text: &str| text.chars().any(|c| c.is_control() || c == ' ');
+    let user = user.as_deref().unwrap_or_default();
+    if odd(user) || password.as_deref().is_some_and(odd) {
+        let what = "the user or the password has a space or a control character, and memcached reads none";
+        return Err(Error::invalid(what).with_hint("use another password"));
     }
-
-    fn check(&self) -> Result<(), Error> {
-        let odd = |text: &str| text.chars().any(|c| c.is_control() || c == ' ');
-        if odd(&self.username) || self.password.as_deref().is_some_and(odd) {
-            let what = "the user or the password has a space or a control character, and memcached reads none";
-            return Err(Error::invalid(what).with_hint("use another password"));
-        }
-        if self.password.is_none() && !self.username.is_empty() {
-            let what = "the store URL has a user and no password, and memcached takes no user alone";
-            return Err(Error::invalid(what).with_hint("give the password as well, or leave the user out"));
-        }
-        Ok(())
+    if password.is_none() && !user.is_empty() {
+        let what = "the store URL has a user and no password, and memcached takes no user alone";
+        return Err(Error::invalid(what).with_hint("give the password as well, or leave the user out"));
     }
+    Ok(password.as_ref().map(|password| format!("{user} {password}")))
 }
 
 impl Options {
@@ -100,7 +89,7 @@ impl Options {
         }
         let mut options = Self {
             servers,
-            login: user.map(login).transpose()?.unwrap_or_default(),
+            credentials: user.map(login).transpose()?.unwrap_or_default().into(),
             scheme: Scheme::default(),
             prefix: String::new(),
             timeout: None,
@@ -137,17 +126,12 @@ impl Options {
         Ok(())
     }
 
-    /// Sets the user to log in as, instead of the URL's.
+    /// Sets how to log in, at each server. What these credentials lack is taken from the URL.
+    ///
+    /// memcached reads its file of passwords again when it gets SIGHUP.
     #[must_use]
-    pub fn username(mut self, username: &str) -> Self {
-        username.clone_into(&mut self.login.username);
-        self
-    }
-
-    /// Sets the password to log in with, instead of the URL's.
-    #[must_use]
-    pub fn password(mut self, password: &str) -> Self {
-        self.login.password = Some(password.to_owned());
+    pub fn credentials(mut self, credentials: impl Into<Credentials>) -> Self {
+        self.credentials = credentials.into().or(&self.credentials);
         self
     }
 
@@ -157,7 +141,7 @@ impl Options {
     /// [`Unreachable`](tenure::ErrorKind::Unreachable) if none answers within 5 s,
     /// [`Refused`](tenure::ErrorKind::Refused) if a login is refused, or a server is too old or has a wrong clock.
     pub async fn open(self) -> Result<MemcachedStore, Error> {
-        self.login.check()?;
+        self.credentials.fixed().map_or(Ok(None), |login| words(&login))?;
         MemcachedStore::open(self).await
     }
 
@@ -188,7 +172,7 @@ fn server(text: &str) -> Result<(String, u16), Error> {
 fn login(text: &str) -> Result<Login, Error> {
     let (username, password) = text.split_once(':').map_or((text, None), |(user, password)| (user, Some(password)));
     let password = password.map(|password| decoded(password, "the password")).transpose()?;
-    Ok(Login { username: decoded(username, "the user")?, password })
+    Ok(Login { user: Some(decoded(username, "the user")?), password })
 }
 
 fn decoded(text: &str, of: &str) -> Result<String, Error> {
@@ -251,7 +235,7 @@ mod tests {
         }
         let options = Options::parse("memcached://u:s%203@h?scheme=add&prefix=a%20b&poll_interval=5ms").unwrap();
         assert_eq!((options.scheme, &*options.prefix), (Scheme::Add, "a b"));
-        assert_eq!(options.login.words().as_deref(), Some("u s 3"));
+        assert_eq!(options.credentials.fixed(), Some(Login::new("u", "s 3")));
     }
 
     #[test]

@@ -9,6 +9,7 @@
 use std::fmt;
 
 use md5::{Digest, Md5};
+use tenure::store::Credentials;
 
 use crate::connection::Connection;
 use crate::options::Options;
@@ -28,7 +29,11 @@ pub(crate) struct Servers {
 
 impl Servers {
     pub(crate) fn new(options: &Options) -> Self {
-        let all = options.servers.iter().map(|(host, port)| Connection::new(host, *port, options.login.clone())).collect();
+        let all = options
+            .servers
+            .iter()
+            .map(|(host, port)| Connection::new(host, *port, options.credentials.or(&Credentials::default())))
+            .collect();
         Self { all, ring: Ring::new(&options.servers) }
     }
 

@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::store::Store;
 use tenure::store::quorum::Quorum;
+use tenure::store::{Credentials, Login, Store};
 use tenure::{Error, parse_duration};
 use url::Url;
 
@@ -152,7 +152,8 @@ impl Options {
             "sentinel_username" | "sentinel_password" => {
                 let none = || Error::invalid(format!("{key}= is for sentinels, and the store URL names none"));
                 let group = self.group.as_mut().ok_or_else(none);
-                group.map_err(|e| e.with_hint("use redis+sentinel://host,host,host/service"))?.set_login(key, value);
+                let half = if key == "sentinel_username" { Login::of_user(value) } else { Login::of_password(value) };
+                group.map_err(|e| e.with_hint("use redis+sentinel://host,host,host/service"))?.log_in(&half.into());
             }
             "scheme" => self.scheme = value.parse()?,
             "profile" => self.profile = Some(value.parse()?),
@@ -264,19 +265,11 @@ impl Options {
         Ok(self)
     }
 
-    /// Sets the user to log in as, instead of the URL's.
+    /// Sets how to log in, at each server. What these credentials lack is taken from the URL.
     #[must_use]
-    pub fn username(mut self, username: impl Into<String>) -> Self {
-        let username = username.into();
-        self.servers.iter_mut().for_each(|server| server.username = Some(username.clone()));
-        self
-    }
-
-    /// Sets the password to log in with, instead of the URL's.
-    #[must_use]
-    pub fn password(mut self, password: impl Into<String>) -> Self {
-        let password = password.into();
-        self.servers.iter_mut().for_each(|server| server.password = Some(password.clone()));
+    pub fn credentials(mut self, credentials: impl Into<Credentials>) -> Self {
+        let credentials = credentials.into();
+        self.servers.iter_mut().for_each(|server| server.credentials = credentials.or(&server.credentials));
         self
     }
 
@@ -289,18 +282,11 @@ impl Options {
         self
     }
 
-    /// Sets the user to log in as at the Sentinels of a `redis+sentinel://` URL.
+    /// Sets how to log in at the Sentinels of a `redis+sentinel://` URL. They are not sent the login of the servers.
     #[must_use]
-    pub fn sentinel_username(mut self, username: impl AsRef<str>) -> Self {
-        self.group.iter_mut().for_each(|group| group.set_login("sentinel_username", username.as_ref()));
-        self
-    }
-
-    /// Sets the password to log in with at the Sentinels of a `redis+sentinel://` URL. They are not
-    /// sent that of the servers.
-    #[must_use]
-    pub fn sentinel_password(mut self, password: impl AsRef<str>) -> Self {
-        self.group.iter_mut().for_each(|group| group.set_login("sentinel_password", password.as_ref()));
+    pub fn sentinel_credentials(mut self, credentials: impl Into<Credentials>) -> Self {
+        let credentials = credentials.into();
+        self.group.iter_mut().for_each(|group| group.log_in(&credentials));
         self
     }
 
@@ -407,7 +393,7 @@ impl Options {
         }
         let seeds = self.servers.iter().map(|server| server.address().ok_or_else(no_cluster)).collect::<Result<Vec<_>, _>>()?;
         let like = self.servers[0].clone();
-        let dial = Box::new(move |address: &Address| like.beside(address).client());
+        let dial = Box::new(move |address: &Address| like.beside(address).peer());
         let nodes = Nodes::open(dial, seeds, &self.prefix).await.map_err(|error| error.context(self))?;
         Cluster::new(nodes, &self.prefix, &self.to_string(), self.timeout, self.poll_interval)
     }
@@ -415,9 +401,9 @@ impl Options {
     fn settings(&self, server: &Server, prefix: String) -> Result<Settings, Error> {
         let (timeout, poll_interval) = (self.timeout, self.poll_interval);
         let shown = if self.is_quorum() { server.to_string() } else { self.to_string() };
-        let client = server.client()?;
-        let sentinels = self.group.as_ref().map(|group| group.sentinels(&client)).transpose()?;
-        Ok(Settings { client, sentinels, shown, prefix, timeout, poll_interval, durability: self.durability })
+        let peer = server.peer()?;
+        let sentinels = self.group.as_ref().map(|group| group.sentinels(&peer)).transpose()?;
+        Ok(Settings { peer, sentinels, shown, prefix, timeout, poll_interval, durability: self.durability })
     }
 }
 
@@ -540,7 +526,7 @@ mod tests {
     #[test]
     fn reads_what_is_encoded_and_the_parameters() {
         let options = Options::parse("redis://app:p%40ss@h/1?prefix=app:&timeout=250ms&poll_interval=2").unwrap();
-        assert_eq!((options.servers[0].username.as_deref(), options.servers[0].password.as_deref()), (Some("app"), Some("p@ss")));
+        assert_eq!(options.servers[0].credentials.fixed(), Some(Login::new("app", "p@ss")));
         assert_eq!(
             (&*options.prefix, options.timeout, options.poll_interval),
             ("app:", Some(Duration::from_millis(250)), Duration::from_secs(2))

@@ -5,7 +5,7 @@
 pub(crate) mod commands;
 pub(crate) mod connection;
 pub(crate) mod contact;
-mod dial;
+pub(crate) mod dial;
 pub(crate) mod failure;
 pub(crate) mod form;
 mod frame;

@@ -28,7 +28,7 @@ use tenure::{Entry, Error, Fence, Lease, Name, Share};
 use tokio::sync::MutexGuard;
 use tokio::time::{Instant, timeout_at};
 
-pub(crate) use self::connection::{Connection, Failed, Link, Server, Session, end_session, no_end};
+pub(crate) use self::connection::{Connection, Failed, Link, Server, Session, end_session, no_end, silent};
 pub(crate) use self::jobs::{Jobs, Worker};
 pub(crate) use self::lent::{Borrowed, Lent, lend, lend_by};
 pub(crate) use self::row::{Found, Row, Write};

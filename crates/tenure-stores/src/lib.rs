@@ -31,7 +31,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
-use tenure::store::Store;
+use tenure::store::{Credentials, Store};
 use tenure::{Error, Locker};
 
 const KNOWN: &str = "the stores are sqlite:PATH, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://, \
@@ -75,26 +75,6 @@ pub enum Options {
 pub async fn connect(url: impl AsRef<OsStr> + Send) -> Result<Locker, Error> {
     let options = Options::parse(url)?;
     options.connect().await
-}
-
-/// The same part of the login for every kind.
-macro_rules! with_login {
-    ($of:expr, $part:ident) => {
-        match $of {
-            Self::Sqlite(options) => Self::Sqlite(options),
-            Self::Redis(options) => Self::Redis(options.$part($part)),
-            #[cfg(feature = "memcached")]
-            Self::Memcached(options) => Self::Memcached(options.$part($part)),
-            #[cfg(feature = "postgres")]
-            Self::Postgres(options) => Self::Postgres(options.$part($part)),
-            #[cfg(feature = "mysql")]
-            Self::MySql(options) => Self::MySql(options.$part($part)),
-            #[cfg(feature = "zookeeper")]
-            Self::ZooKeeper(options) => Self::ZooKeeper(options.$part($part)),
-            #[cfg(feature = "etcd")]
-            Self::Etcd(options) => Self::Etcd(options.$part($part)),
-        }
-    };
 }
 
 impl Options {
@@ -142,16 +122,31 @@ impl Options {
         }
     }
 
-    /// Sets the user of the login. A file has none.
+    /// Sets how to log in. What these credentials lack is taken from the URL. A file needs none.
+    ///
+    /// ```
+    /// use tenure::store::Credentials;
+    ///
+    /// let options = tenure_stores::Options::parse("redis://app@cache")?;
+    /// let options = options.credentials(Credentials::password_file("/run/secrets/redis"));
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
     #[must_use]
-    pub fn username(self, username: &str) -> Self {
-        with_login!(self, username)
-    }
-
-    /// Sets the password of the login. A file has none.
-    #[must_use]
-    pub fn password(self, password: &str) -> Self {
-        with_login!(self, password)
+    pub fn credentials(self, credentials: impl Into<Credentials>) -> Self {
+        match self {
+            Self::Sqlite(options) => Self::Sqlite(options),
+            Self::Redis(options) => Self::Redis(options.credentials(credentials)),
+            #[cfg(feature = "memcached")]
+            Self::Memcached(options) => Self::Memcached(options.credentials(credentials)),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(options) => Self::Postgres(options.credentials(credentials)),
+            #[cfg(feature = "mysql")]
+            Self::MySql(options) => Self::MySql(options.credentials(credentials)),
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(options) => Self::ZooKeeper(options.credentials(credentials)),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(options) => Self::Etcd(options.credentials(credentials)),
+        }
     }
 
     /// Opens the store: a server is asked at once.

@@ -119,6 +119,11 @@ impl Proxy {
         self.listen(true);
     }
 
+    /// Forwards new connections to another server, as a name does that leads there from now on. The present ones go on.
+    pub fn lead_to(&self, upstream: SocketAddr) {
+        self.shared.change(|state| state.leads_to = Some(upstream));
+    }
+
     /// Delays everything read from now on by `delay`, each way.
     pub fn delay(&self, delay: Duration) {
         self.shared.change(|state| state.delay = delay);
@@ -321,6 +326,7 @@ async fn serve(
             accepted = next(listener.as_ref()) => {
                 let Ok(client) = accepted else { continue };
                 let id = shared.admit();
+                let upstream = shared.change(|state| state.leads_to).unwrap_or(upstream);
                 tokio::spawn(connection::run(Arc::clone(shared), id, client, upstream));
             }
         }

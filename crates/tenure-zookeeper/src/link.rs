@@ -3,11 +3,13 @@
 use std::io;
 use std::time::Duration;
 
+use tenure::Error;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, timeout_at};
 
+use crate::failure::{AUTH_FAILED, Failed};
 use crate::wire::{Connected, Frame, Reading, XID_AUTH, connect};
 
 /// A message may not be longer. Servers refuse more than 1 MiB by default.
@@ -34,9 +36,21 @@ pub(crate) struct Identity {
 pub(crate) enum Undialled {
     /// The ensemble has ended the session.
     Expired,
-    /// A server refuses the login.
-    Refused,
+    /// A server refuses the login, or there is none.
+    Refused(Error),
     Failed(io::Error),
+}
+
+impl Undialled {
+    pub(crate) const fn refusal(&mut self) -> Option<&mut Error> {
+        if let Self::Refused(error) = self { Some(error) } else { None }
+    }
+}
+
+impl From<Error> for Undialled {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
 }
 
 impl From<io::Error> for Undialled {
@@ -92,7 +106,7 @@ impl Link {
             let mut reading = Reading(&answer);
             let code = (|| Some((reading.int()?, reading.long()?, reading.int()?)))().ok_or_else(garbled)?.2;
             if code != 0 {
-                return Err(Undialled::Refused);
+                return Err(Undialled::Refused(Failed::Code(AUTH_FAILED).error()));
             }
         }
         Ok((link, Duration::from_millis(given)))

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
+use tenure::store::{Credentials, Login};
 use tenure::{Error, Locker, parse_duration};
 use tokio::time::Instant;
 
@@ -39,8 +40,7 @@ const FIRST_CONTACT: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub struct Options {
     hosts: Vec<Host>,
-    username: Option<String>,
-    password: Option<String>,
+    credentials: Credentials,
     chroot: String,
     prefix: String,
     acl: Acl,
@@ -73,10 +73,11 @@ impl Options {
             Some((username, password)) => (Some(username), Some(password)),
             None => (Some(login), None),
         });
+        let user = username.filter(|username| !username.is_empty()).map(|text| decoded("the user", text)).transpose()?;
+        let password = password.map(|text| decoded("the password", text)).transpose()?;
         let mut options = Self {
             hosts: hosts.split(',').map(host).collect::<Result<_, _>>()?,
-            username: username.filter(|username| !username.is_empty()).map(|text| decoded("the user", text)).transpose()?,
-            password: password.map(|text| decoded("the password", text)).transpose()?,
+            credentials: Login { user, password }.into(),
             chroot: path("the chroot", &decoded("the chroot", chroot)?, true)?,
             prefix: String::new(),
             acl: Acl::Open,
@@ -118,17 +119,13 @@ impl Options {
         Ok(())
     }
 
-    /// Sets the user to log in as, instead of the URL's.
+    /// Sets how to log in. What these credentials lack is taken from the URL.
+    ///
+    /// The scheme `digest` makes another identity of another password. With `acl=creator` the nodes that were made before
+    /// are not for that one.
     #[must_use]
-    pub fn username(mut self, username: &str) -> Self {
-        self.username = Some(username.to_owned());
-        self
-    }
-
-    /// Sets the password to log in with, instead of the URL's.
-    #[must_use]
-    pub fn password(mut self, password: &str) -> Self {
-        self.password = Some(password.to_owned());
+    pub fn credentials(mut self, credentials: impl Into<Credentials>) -> Self {
+        self.credentials = credentials.into().or(&self.credentials);
         self
     }
 
@@ -140,13 +137,18 @@ impl Options {
     /// [`Invalid`](tenure::ErrorKind::Invalid) if a user has no password, or `acl=creator` has neither.
     pub async fn open(self) -> Result<ZooKeeperStore, Error> {
         let shown = self.to_string();
-        if self.acl == Acl::Creator && (self.username.is_none() || self.password.is_none()) {
-            return Err(Error::invalid("acl=creator needs a user and a password").with_hint("give both, or use acl=open"));
+        if let Some(login) = self.credentials.fixed() {
+            if self.acl == Acl::Creator && (login.user.is_none() || login.password.is_none()) {
+                return Err(Error::invalid("acl=creator needs a user and a password").with_hint("give both, or use acl=open"));
+            }
+            check_login(login)?;
         }
-        check_login(self.username.as_deref(), self.password.as_deref())?;
-        let login = self.username.zip(self.password);
-        let how =
-            How { hosts: self.hosts, login, silent: self.timeout.unwrap_or_default().max(SILENT), shortest: OnceLock::new() };
+        let how = How {
+            hosts: self.hosts,
+            credentials: self.credentials,
+            silent: self.timeout.unwrap_or_default().max(SILENT),
+            shortest: OnceLock::new(),
+        };
         let sessions = Sessions::open(how, shown.clone(), Instant::now() + FIRST_CONTACT).await?;
         Ok(ZooKeeperStore(Arc::new(Inner {
             sessions,
@@ -177,15 +179,15 @@ fn unescaped(sign: char) -> Error {
 }
 
 /// Refuses what would log in as nobody, or as another.
-fn check_login(username: Option<&str>, password: Option<&str>) -> Result<(), Error> {
+pub(crate) fn check_login(Login { user, password }: Login) -> Result<Option<(String, String)>, Error> {
     let hint = "give both, or none of them";
-    match (username, password) {
+    match (user, password) {
         (Some(_), None) => Err(Error::invalid("the store URL has a user and no password").with_hint(hint)),
         (None, Some(_)) => Err(Error::invalid("the store URL has a password and no user").with_hint(hint)),
-        (Some(username), _) if username.contains(':') => {
+        (Some(user), _) if user.contains(':') => {
             Err(Error::invalid("the user has a colon, and the digest scheme ends it there").with_hint("use another user"))
         }
-        _ => Ok(()),
+        (user, password) => Ok(user.zip(password)),
     }
 }
 
@@ -256,19 +258,19 @@ mod tests {
         let options =
             Options::parse("zookeeper://me:s%40cret@a,b:1,[::1]:2/app/x/?prefix=/locks&timeout=1s&acl=creator").unwrap();
         assert_eq!(options.to_string(), "zookeeper://a:2181,b:1,[::1]:2/app/x/locks");
-        assert_eq!((options.username.as_deref(), options.password.as_deref()), (Some("me"), Some("s@cret")));
+        assert_eq!(options.credentials.fixed(), Some(Login::new("me", "s@cret")));
         assert!(!format!("{options:?} {options}").contains("cret"));
         assert_eq!((options.timeout, options.acl), (Some(Duration::from_secs(1)), Acl::Creator));
     }
 
     #[test]
     fn a_login_is_of_a_user_and_a_password() {
-        check_login(None, None).unwrap();
-        check_login(Some("me"), Some("secret")).unwrap();
+        assert_eq!(check_login(Login::default()).unwrap(), None);
+        assert!(check_login(Login::new("me", "secret")).unwrap().is_some());
         for (login, why) in
-            [((Some("me"), None), "no password"), ((None, Some("x")), "no user"), ((Some("a:b"), Some("c")), "colon")]
+            [(Login::of_user("me"), "no password"), (Login::of_password("x"), "no user"), (Login::new("a:b", "c"), "colon")]
         {
-            let error = check_login(login.0, login.1).unwrap_err().to_string();
+            let error = check_login(login).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
     }

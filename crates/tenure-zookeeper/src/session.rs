@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tenure::store::Credentials;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -66,7 +67,7 @@ enum Command {
 #[derive(Debug)]
 pub(crate) struct How {
     pub(crate) hosts: Vec<Host>,
-    pub(crate) login: Option<(String, String)>,
+    pub(crate) credentials: Credentials,
     /// Longest wait for a server that says nothing.
     pub(crate) silent: Duration,
     /// The shortest timeout that the ensemble gives, when that is known.

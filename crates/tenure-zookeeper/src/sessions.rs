@@ -13,7 +13,6 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::entry::SessionUse;
-use crate::failure::{AUTH_FAILED, Failed};
 use crate::link::Undialled;
 use crate::session::{How, Session};
 
@@ -171,8 +170,9 @@ impl Sessions {
     }
 
     async fn within<T>(&self, end: Instant, what: impl Future<Output = T>) -> Result<T, Error> {
-        let late = |_| Error::unreachable(format!("no server of {} answers", self.shown));
-        tokio::time::timeout_at(end, what).await.map_err(late)
+        let late = || Error::unreachable(format!("no server of {} answers", self.shown));
+        let answer = tokio::time::timeout_at(end, what).await;
+        answer.map_err(|_| self.how.credentials.unanswered().unwrap_or_else(late))
     }
 
     async fn make(&self, made: Duration, timeout: Duration, end: Instant) -> Result<Arc<Session>, Error> {
@@ -181,7 +181,7 @@ impl Sessions {
             let made = Session::open(self.how.clone(), made, timeout, end, &runtime).await;
             let session = made.map_err(|failed| match failed {
                 Undialled::Expired => Error::unavailable("ZooKeeper ended a session as soon as it was made"),
-                Undialled::Refused => Failed::Code(AUTH_FAILED).error(),
+                Undialled::Refused(error) => error,
                 Undialled::Failed(error) => self.unreachable(error),
             })?;
             if session.is_over() && runtime.id() != Handle::current().id() {
@@ -207,6 +207,9 @@ impl Sessions {
 
     fn unreachable(&self, error: std::io::Error) -> Error {
         let is_closed = matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset);
+        if let Some(unanswered) = self.how.credentials.unanswered() {
+            return unanswered;
+        }
         let unreachable = Error::unreachable(format!("no server of {} answers", self.shown)).with_source(error);
         if !is_closed {
             return unreachable;

@@ -123,6 +123,13 @@ impl Error {
         self
     }
 
+    /// The same with another class.
+    #[must_use]
+    pub(crate) fn as_kind(mut self, kind: ErrorKind) -> Self {
+        self.inner().kind = kind;
+        self
+    }
+
     /// Adds the holder of the name.
     #[must_use]
     pub(crate) fn held_by(mut self, holder: Option<Holder>) -> Self {

@@ -5,10 +5,11 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tenure::store::{Credentials, Login};
 use tenure::{Owner, parse_duration};
 use toml::{Table, Value};
 
-use super::{Secret, password_file};
+use super::{Secret, absolute, check_password_file};
 use crate::exit::{CONFIG, Failure};
 
 /// The keys of a config file.
@@ -28,18 +29,26 @@ pub(super) struct File {
     pub(super) label: Option<String>,
 }
 
-/// A password, read from its file only if it is used.
+/// A password, or its file, which is read for each login.
 #[derive(Debug)]
-pub(super) enum Password {
+pub(crate) enum Password {
     Here(Secret),
-    File(PathBuf),
+    File { path: PathBuf, named_by: &'static str },
 }
 
 impl Password {
-    pub(super) fn get(self) -> Result<Secret, Failure> {
+    /// Refuses a file that cannot be read, or is empty.
+    pub(super) fn check(&self) -> Result<(), Failure> {
         match self {
-            Self::Here(secret) => Ok(secret),
-            Self::File(path) => password_file(&path, "password_file in the config file"),
+            Self::Here(_) => Ok(()),
+            Self::File { path, named_by } => check_password_file(path, named_by),
+        }
+    }
+
+    pub(crate) fn credentials(&self) -> Credentials {
+        match self {
+            Self::Here(Secret(password)) => Login::of_password(password).into(),
+            Self::File { path, .. } => Credentials::password_file(path),
         }
     }
 }
@@ -69,7 +78,10 @@ impl File {
                 "store" => file.store = Some(string(&key, value)?),
                 "username" => file.username = Some(string(&key, value)?),
                 "password" => file.password = Some(Password::Here(Secret(string(&key, value)?))),
-                "password_file" => file.password = Some(Password::File(string(&key, value)?.into())),
+                "password_file" => {
+                    let path = absolute(string(&key, value)?);
+                    file.password = Some(Password::File { path, named_by: "password_file in the config file" });
+                }
                 "ttl" => file.ttl = Some(span(&key, &value)?),
                 "wait" => file.wait = Some(span(&key, &value)?),
                 "kill_after" => file.kill_after = Some(span(&key, &value)?),

@@ -16,6 +16,7 @@ mod kinds;
 mod lab;
 mod lead;
 mod lease;
+mod logins;
 #[cfg(feature = "memcached")]
 mod memcached;
 #[cfg(feature = "mysql")]

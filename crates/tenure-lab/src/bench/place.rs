@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use redis::{Client, Connection};
 use serde::{Deserialize, Serialize};
-use tenure::store::Store;
+use tenure::store::{Login, Store};
 use tenure::{Error, Locker, Owner};
 use tenure_stores::Options;
 use tenure_testkit::RedisServer;
@@ -89,14 +89,12 @@ impl Address {
     /// The settings of the store, with the login.
     pub(crate) fn options(&self) -> Result<Options, Error> {
         let mut options = Options::parse(&self.url)?;
-        if let Some(username) = &self.username {
-            options = options.username(username);
-        }
-        if let Some(password) = &self.password {
-            options = options.password(password);
-        }
+        let login = Login { user: self.username.clone(), password: self.password.clone() };
+        options = options.credentials(login);
         Ok(match (options, &self.sentinel_password) {
-            (Options::Redis(options), Some(password)) => Options::Redis(options.sentinel_password(password)),
+            (Options::Redis(options), Some(password)) => {
+                Options::Redis(options.sentinel_credentials(Login::of_password(password)))
+            }
             (options, _) => options,
         })
     }

@@ -48,14 +48,15 @@ pub struct RedisNode {
     runs: Runs,
 }
 
-/// The server that each run id was seen at. The nodes of a quorum share it: two of them may not be one server.
-pub(crate) type Runs = Arc<Mutex<HashMap<String, String>>>;
+/// The run id that each node has shown last, and whether it was taken for one of its own. The nodes of a quorum share it:
+/// two of them may not be one server.
+pub(crate) type Runs = Arc<Mutex<HashMap<String, (String, bool)>>>;
 
 impl RedisNode {
     /// A node that connects with its first call.
     pub(crate) fn connect_later(settings: &Settings, runs: &Runs) -> Result<Arc<Self>, Error> {
-        let Settings { client, shown, prefix, timeout, poll_interval, .. } = settings;
-        let connection = Connection::later(client.clone(), prefix)?;
+        let Settings { peer, shown, prefix, timeout, poll_interval, .. } = settings;
+        let connection = Connection::later(peer.clone(), prefix)?;
         let store = RedisStore::over(connection.into(), Layout::new(prefix), shown, *timeout, *poll_interval);
         Ok(Arc::new(Self { store, runs: Arc::clone(runs) }))
     }
@@ -134,15 +135,19 @@ impl RedisNode {
         memory.map(Some)
     }
 
-    /// Refuses a server that is another node of the quorum as well: it would have two votes.
+    /// Refuses a server that is another node of the quorum as well: it would have two votes. Two that swap their addresses
+    /// are both taken when both were seen anew.
     fn is_one_of_its_own(&self, run: &str) -> Result<(), Error> {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = runs.entry(run.to_owned()).or_insert_with(|| self.store.to_string());
-        if *seen == self.store.to_string() {
-            return Ok(());
-        }
-        Err(Error::invalid(format!("{self} and {seen} are one server, and a quorum is of several"))
-            .with_hint("name each server once"))
+        let this = self.store.to_string();
+        let is_other = |(node, shown): &(&String, &(String, bool))| **node != this && shown.0 == run && shown.1;
+        let other = runs.iter().find(is_other).map(|(node, _)| node.clone());
+        let before = runs.insert(this, (run.to_owned(), other.is_none()));
+        let Some(seen) = other else { return Ok(()) };
+        // A server that has come to another address may be seen here before its old address shows another.
+        let kind = if before.is_some() { ErrorKind::Unavailable } else { ErrorKind::Invalid };
+        let what = format!("{self} and {seen} are one server, and a quorum is of several");
+        Err(Error::new(kind, what).with_hint("name each server once"))
     }
 
     /// The answer of a node that does not vote.

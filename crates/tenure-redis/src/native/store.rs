@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::{BoxStream, select, select_all};
-use redis::{Client, Value};
+use redis::Value;
 use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, Holder, Lease, Name, Share};
 use tokio::time::Instant;
@@ -25,6 +25,7 @@ use crate::scripts::{self, Script};
 use crate::transport::commands::{Digits, Key, millis};
 use crate::transport::connection::{Connection, Exchange, Repeat};
 use crate::transport::contact::now_ms;
+use crate::transport::dial::Peer;
 use crate::transport::failure::translate;
 use crate::transport::link::Link;
 use crate::transport::push::Pushed;
@@ -33,7 +34,7 @@ use crate::transport::sentinel::Sentinels;
 
 /// A server, and how to use it.
 pub(crate) struct Settings {
-    pub(crate) client: Client,
+    pub(crate) peer: Peer,
     /// If there are any, they say where the server is.
     pub(crate) sentinels: Option<Arc<Sentinels>>,
     /// Name of the server in messages, without secrets.
@@ -48,7 +49,7 @@ pub(crate) struct Settings {
 impl Settings {
     pub(crate) async fn open(&self) -> Result<Connection, Error> {
         let opened = match &self.sentinels {
-            None => Connection::open(self.client.clone(), &self.prefix).await,
+            None => Connection::open(self.peer.clone(), &self.prefix).await,
             Some(sentinels) => Connection::open_led(Arc::clone(sentinels), &self.prefix).await,
         };
         opened.map_err(|error| error.context(&self.shown))

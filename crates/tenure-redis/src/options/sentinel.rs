@@ -3,12 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use redis::Client;
 use tenure::Error;
+use tenure::store::Credentials;
 use url::Url;
 
 use super::server::{Server, decoded};
 use super::{authority, read};
+use crate::transport::dial::Peer;
 use crate::transport::sentinel::Sentinels;
 
 /// The usual port of a sentinel.
@@ -52,18 +53,17 @@ impl Group {
         Ok(Some((Self { sentinels, service }, server, url)))
     }
 
-    /// Sets one half of the login at the sentinels.
-    pub(super) fn set_login(&mut self, key: &str, value: &str) {
+    /// Sets the login at the sentinels, or one half of it.
+    pub(super) fn log_in(&mut self, credentials: &Credentials) {
         for sentinel in &mut self.sentinels {
-            let half = if key == "sentinel_username" { &mut sentinel.username } else { &mut sentinel.password };
-            *half = Some(value.to_owned());
+            sentinel.credentials = credentials.or(&sentinel.credentials);
         }
     }
 
     /// How to find the master. `servers` connects to any server of the service, but for its address.
-    pub(super) fn sentinels(&self, servers: &Client) -> Result<Arc<Sentinels>, Error> {
-        let client = |sentinel: &Server| Ok((sentinel.host(), sentinel.client()?));
-        let sentinels = self.sentinels.iter().map(client).collect::<Result<_, Error>>()?;
+    pub(super) fn sentinels(&self, servers: &Peer) -> Result<Arc<Sentinels>, Error> {
+        let peer = |sentinel: &Server| Ok((sentinel.host(), sentinel.peer()?));
+        let sentinels = self.sentinels.iter().map(peer).collect::<Result<_, Error>>()?;
         Ok(Arc::new(Sentinels::new(self.service.clone(), sentinels, servers.clone())))
     }
 }

@@ -11,8 +11,10 @@ use redis::{
     RedisError, RedisResult, TlsCertificates,
 };
 use tenure::Error;
+use tenure::store::{Credentials, Login};
 use url::Url;
 
+use crate::transport::dial::Peer;
 use crate::transport::nodes;
 
 /// The beginnings of a URL.
@@ -21,8 +23,7 @@ pub(super) const FORMS: &str = "redis://, rediss://, redis+unix://, redis+sentin
 #[derive(Clone)]
 pub(super) struct Server {
     address: Address,
-    pub(super) username: Option<String>,
-    pub(super) password: Option<String>,
+    pub(super) credentials: Credentials,
     db: i64,
 }
 
@@ -49,10 +50,10 @@ impl Server {
                 return Err(Error::invalid(format!("{other}: is no scheme of a Redis URL")).with_hint(format!("use {FORMS}")));
             }
         };
-        let username = Some(decoded(url.username())?).filter(|name| !name.is_empty());
-        let password = url.password().map(decoded).transpose()?;
+        let user = Some(decoded(url.username())?).filter(|name| !name.is_empty());
+        let credentials = Login { user, password: url.password().map(decoded).transpose()? }.into();
         if unix {
-            return Ok(Self { address: Address::Unix(decoded(url.path())?.into()), username, password, db: 0 });
+            return Ok(Self { address: Address::Unix(decoded(url.path())?.into()), credentials, db: 0 });
         }
         let host = url
             .host_str()
@@ -62,7 +63,7 @@ impl Server {
         let port = url.port().unwrap_or(usual);
         let address =
             if tls { Address::Tls { host, port, ca: None, cert: None, key: None } } else { Address::Tcp { host, port } };
-        Ok(Self { address, username, password, db: database(url.path().trim_start_matches('/'))? })
+        Ok(Self { address, credentials, db: database(url.path().trim_start_matches('/'))? })
     }
 
     /// Where it is in a cluster. None for a unix socket, or for a database that no cluster has.
@@ -128,8 +129,12 @@ impl Server {
         }
     }
 
-    /// The client that connects to it.
-    pub(super) fn client(&self) -> Result<Client, Error> {
+    /// The way to it.
+    pub(super) fn peer(&self) -> Result<Peer, Error> {
+        Ok(Peer { client: self.client()?, credentials: self.credentials.clone() })
+    }
+
+    fn client(&self) -> Result<Client, Error> {
         let unusable = |e: RedisError| Error::invalid(format!("{self} cannot be connected to")).with_source(e);
         let Address::Tls { ca, cert, key, .. } = &self.address else {
             return Client::open(self.info().map_err(unusable)?).map_err(unusable);
@@ -153,15 +158,9 @@ impl Server {
             }
             Address::Unix(path) => ConnectionAddr::Unix(path.clone()),
         };
-        let mut login =
+        let settings =
             RedisConnectionInfo::default().set_db(self.db).set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
-        if let Some(username) = &self.username {
-            login = login.set_username(username);
-        }
-        if let Some(password) = &self.password {
-            login = login.set_password(password);
-        }
-        Ok(address.into_connection_info()?.set_tcp_settings(tcp_settings()).set_redis_settings(login))
+        Ok(address.into_connection_info()?.set_tcp_settings(tcp_settings()).set_redis_settings(settings))
     }
 }
 

@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
-use redis::{Client, RedisResult};
+use redis::{RedisError, RedisResult};
 use tenure::{Error, ErrorKind, Owner};
 use tokio::runtime::{Handle, Id};
 use tokio::task::JoinHandle;
@@ -23,7 +23,10 @@ use tracing::debug;
 
 use crate::transport::commands::{Commands, Key};
 use crate::transport::contact::Moment;
-use crate::transport::failure::{is_crowded, is_no_command, is_no_master, is_not_permitted, is_out_of_memory, translate};
+use crate::transport::dial::Peer;
+use crate::transport::failure::{
+    is_crowded, is_logged_out, is_no_command, is_no_master, is_not_permitted, is_out_of_memory, translate,
+};
 use crate::transport::form::Form;
 use crate::transport::handshake::{Established, establish, unanswered};
 use crate::transport::link::{DEAD_AFTER, Identity, Limits, Link};
@@ -75,7 +78,7 @@ pub(crate) struct Exchange {
 
 enum Source {
     /// This crate connects.
-    Client(Box<Client>),
+    Peer(Box<Peer>),
     /// This crate connects to the master that the sentinels name.
     Sentinels(Arc<Sentinels>),
     /// The application connects, and replaces its connection.
@@ -86,7 +89,7 @@ enum Source {
 impl Source {
     /// Whether this crate connects.
     const fn is_ours(&self) -> bool {
-        matches!(self, Self::Client(_) | Self::Sentinels(_))
+        matches!(self, Self::Peer(_) | Self::Sentinels(_))
     }
 }
 
@@ -141,13 +144,13 @@ struct Dial {
 
 impl Dial {
     /// Connects once, and ends those of the predecessors that are at this server.
-    async fn connect(&self, client: &Client, asks_role: bool, end: Instant) -> Result<Connected, Error> {
-        let (limit, server) = (end.saturating_duration_since(Instant::now()), client.get_connection_info().addr().to_string());
-        let here: Vec<Identity> = self.predecessors.iter().filter(|identity| identity.server == server).cloned().collect();
-        let Ok(established) = timeout_at(end, establish(client, limit, &here, &self.pushes, asks_role)).await else {
-            return Err(unanswered(client));
+    async fn connect(&self, peer: &Peer, asks_role: bool, end: Instant) -> Result<Connected, Error> {
+        let limit = end.saturating_duration_since(Instant::now());
+        let establishing = establish(peer, limit, &self.predecessors, &self.pushes, asks_role);
+        let Ok(established) = timeout_at(end, establishing).await else {
+            return Err(unanswered(peer));
         };
-        let Established { link, predecessors_ended, is_replica } = established?;
+        let Established { link, here, predecessors_ended, is_replica } = established?;
         if is_replica {
             let what = "it is a replica, and the sentinels have not named another master yet";
             return Err(Error::unavailable(what).with_hint("wait until they have"));
@@ -162,7 +165,7 @@ impl Dial {
             let until = end.min(Instant::now() + ONE_TRY);
             let connected = async {
                 let master = sentinels.master(until).await?;
-                let connected = self.connect(&master.client, true, until).await;
+                let connected = self.connect(&master.peer, true, until).await;
                 connected.map(|connected| (master.clone(), connected)).map_err(|error| sentinels.about(&master, error))
             };
             match connected.await {
@@ -192,8 +195,8 @@ struct State {
 
 impl Connection {
     /// Connects for the first time. Messages come on a channel whose name begins with `prefix`.
-    pub(crate) async fn open(client: Client, prefix: &str) -> Result<Self, Error> {
-        let connection = Self::later(client, prefix)?;
+    pub(crate) async fn open(peer: Peer, prefix: &str) -> Result<Self, Error> {
+        let connection = Self::later(peer, prefix)?;
         connection.replace(Instant::now() + FIRST_CONTACT).await?;
         Ok(connection)
     }
@@ -206,14 +209,14 @@ impl Connection {
     }
 
     /// Connects with the first call.
-    pub(crate) fn later(client: Client, prefix: &str) -> Result<Self, Error> {
-        Ok(Self::new(Source::Client(Box::new(client)), None, Pushes::new(prefix)?))
+    pub(crate) fn later(peer: Peer, prefix: &str) -> Result<Self, Error> {
+        Ok(Self::new(Source::Peer(Box::new(peer)), None, Pushes::new(prefix)?))
     }
 
     /// Connects to a node of a cluster with the first call.
-    pub(crate) fn of_node(client: Client, pushes: &Arc<Pushes>, nodes: Weak<Nodes>, address: Address) -> Self {
-        let new = |client| Self::new(Source::Client(Box::new(client)), None, Arc::clone(pushes));
-        Self { cluster: Some((nodes, address)), ears: Some(Box::new(new(client.clone()))), ..new(client) }
+    pub(crate) fn of_node(peer: Peer, pushes: &Arc<Pushes>, nodes: Weak<Nodes>, address: Address) -> Self {
+        let new = |peer| Self::new(Source::Peer(Box::new(peer)), None, Arc::clone(pushes));
+        Self { cluster: Some((nodes, address)), ears: Some(Box::new(new(peer.clone()))), ..new(peer) }
     }
 
     /// Uses an external connection. What was sent on it when it broke may run later.
@@ -547,7 +550,8 @@ impl Connection {
         let watch = Watch { connection: self, link, limits };
         let outcome = link.send(commands, limits).await;
         match &outcome {
-            Ok(Some(answers)) if matches!(self.source, Source::Sentinels(_)) && any_of_no_master(answers) => {
+            // The next one asks anew where the name leads, and logs in.
+            Ok(Some(answers)) if answers.iter().any(|answer| answer.as_ref().is_err_and(is_to_be_left)) => {
                 std::mem::forget(watch);
                 self.drop_link(link);
             }
@@ -603,9 +607,9 @@ impl Connection {
     fn begin(&self, predecessors: &[Identity], end: Instant) -> Attempt {
         let dial = Dial { pushes: Arc::clone(&self.pushes), predecessors: predecessors.to_vec() };
         match &self.source {
-            Source::Client(client) => {
-                let client = client.clone();
-                Attempt::new(async move { dial.connect(&client, false, end).await })
+            Source::Peer(peer) => {
+                let peer = peer.clone();
+                Attempt::new(async move { dial.connect(&peer, false, end).await })
             }
             Source::Sentinels(sentinels) => {
                 let sentinels = Arc::clone(sentinels);
@@ -701,9 +705,9 @@ impl Drop for Watch<'_> {
     }
 }
 
-/// Whether the server has answered any of it as one that is no master.
-fn any_of_no_master(answers: &Answers) -> bool {
-    answers.iter().any(|answer| answer.as_ref().is_err_and(is_no_master))
+/// Whether another connection may serve where this one does not: the server is no master, or the login is over.
+fn is_to_be_left(error: &RedisError) -> bool {
+    is_no_master(error) || is_logged_out(error)
 }
 
 fn no_reply(limit: Duration) -> Error {

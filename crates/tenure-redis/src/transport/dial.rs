@@ -1,11 +1,12 @@
-//! A byte stream to a server.
+//! A server, and a byte stream to it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::thread;
 
 use redis::io::tcp::{TcpSettings, socket2::SockRef};
-use redis::{Client, ConnectionAddr};
+use redis::{Client, ConnectionAddr, ConnectionInfo, RedisResult};
+use tenure::store::{Credentials, Login};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
@@ -14,16 +15,50 @@ pub(crate) trait Bytes: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Bytes for S {}
 
-/// Connects. None for TLS, which the client library does.
-pub(crate) async fn dial(client: &Client) -> io::Result<Option<Box<dyn Bytes>>> {
+/// A server, and how to log in there.
+#[derive(Clone)]
+pub(crate) struct Peer {
+    /// Without a login.
+    pub(crate) client: Client,
+    pub(crate) credentials: Credentials,
+}
+
+impl Peer {
+    pub(crate) fn info(&self) -> &ConnectionInfo {
+        self.client.get_connection_info()
+    }
+
+    /// The same with another address.
+    pub(crate) fn at(&self, address: ConnectionAddr) -> RedisResult<Self> {
+        let client = Client::open(self.info().clone().set_addr(address))?;
+        Ok(Self { client, credentials: self.credentials.clone() })
+    }
+
+    /// A client that logs in.
+    pub(crate) fn with_login(&self, Login { user, password }: &Login) -> RedisResult<Client> {
+        let mut settings = self.info().redis_settings().clone();
+        if let Some(user) = user {
+            settings = settings.set_username(user);
+        }
+        if let Some(password) = password {
+            settings = settings.set_password(password);
+        }
+        Client::open(self.info().clone().set_redis_settings(settings))
+    }
+}
+
+/// Connects, and says where the server is: a name may lead to another one each time. None for TLS, which the
+/// client library does.
+pub(crate) async fn dial(client: &Client) -> io::Result<Option<(Box<dyn Bytes>, String)>> {
     let info = client.get_connection_info();
     Ok(match info.addr() {
         ConnectionAddr::Tcp(host, port) => {
             let stream = TcpStream::connect(&*addresses(host, *port).await?).await?;
             set(&stream, info.tcp_settings())?;
-            Some(Box::new(stream))
+            let server = stream.peer_addr()?.to_string();
+            Some((Box::new(stream), server))
         }
-        ConnectionAddr::Unix(path) => Some(Box::new(UnixStream::connect(path).await?)),
+        ConnectionAddr::Unix(path) => Some((Box::new(UnixStream::connect(path).await?), info.addr().to_string())),
         _ => None,
     })
 }

@@ -19,20 +19,36 @@ struct Meaning {
     kind: ErrorKind,
     what: &'static str,
     fix: &'static str,
+    /// The command may have been applied.
+    maybe: bool,
 }
 
+/// Beginnings of the errors of a replica. The last two answer durability=.
+const REPLICA: &[&str] = &["READONLY", "ERR WAIT cannot be used with replica", "ERR WAITAOF cannot be used with replica"];
+/// The same of one that has become a replica while a client waited for copies.
+const DEMOTED: &[&str] = &["UNBLOCKED"];
+const CUT_OFF: &[&str] = &["MASTERDOWN"];
+
 const fn unavailable(starts: &'static [&'static str], what: &'static str, fix: &'static str) -> Meaning {
-    Meaning { starts, kind: ErrorKind::Unavailable, what, fix }
+    Meaning { starts, kind: ErrorKind::Unavailable, what, fix, maybe: false }
 }
 
 const fn refused(starts: &'static [&'static str], what: &'static str, fix: &'static str) -> Meaning {
-    Meaning { starts, kind: ErrorKind::Refused, what, fix }
+    Meaning { starts, kind: ErrorKind::Refused, what, fix, maybe: false }
 }
 
 const MEANINGS: &[Meaning] = &[
-    unavailable(&["READONLY"], "the server is a read-only replica", "point the store URL at the master"),
+    unavailable(REPLICA, "the server is a read-only replica", "point the store URL at the master"),
+    Meaning {
+        starts: DEMOTED,
+        kind: ErrorKind::Unreachable,
+        what: "the server has become a replica before copies were confirmed",
+        fix: "point the store URL at the master",
+        maybe: true,
+    },
+    unavailable(&["TRYAGAIN"], "the slot of the lock is being moved", "wait until it has"),
     unavailable(&["LOADING"], "the server is loading its data", "wait until it has"),
-    unavailable(&["MASTERDOWN"], "the server is a replica without its master", "point the store URL at the master"),
+    unavailable(CUT_OFF, "the server is a replica without its master", "point the store URL at the master"),
     unavailable(&["CLUSTERDOWN"], "the cluster is down", "look at the state of its nodes"),
     unavailable(&[CROWDED], "too much waits to be sent to the server", "send less at once, or look at the link"),
     unavailable(&["BUSY"], "the server is busy with another client's script", "end it with SCRIPT KILL"),
@@ -60,18 +76,21 @@ const MEANINGS: &[Meaning] = &[
         kind: ErrorKind::Invalid,
         what: "the owner holds or waits for a smaller share than it asks for, or for one of another kind",
         fix: "release that first, or take the other share with an acquisition of its own",
+        maybe: false,
     },
     Meaning {
         starts: &["WRONGTYPE", "TENUREKIND"],
         kind: ErrorKind::Mismatch,
         what: "the key holds another kind of value, so it is another kind of lock or no lock at all",
         fix: "use another name, or a prefix= of your own",
+        maybe: false,
     },
     Meaning {
         starts: &["TENURETIMESTAMP"],
         kind: ErrorKind::Mismatch,
         what: "the value at the key is no timestamp value of this scheme",
         fix: "use the scheme= and unit= of those who share the key, or another name",
+        maybe: false,
     },
     refused(
         &["TENURECLOCK"],
@@ -96,8 +115,10 @@ const MEANINGS: &[Meaning] = &[
     ),
 ];
 
+const UNKNOWN: Meaning = refused(&[], "the server refused", "make sure that it is Redis 6.2 or newer, or a Valkey");
+
 /// Translates an error of the client library. A server's error means that the command was not
-/// applied. Any other leaves that open.
+/// applied, but for `UNBLOCKED`. Any other leaves that open.
 pub(crate) fn translate(error: &RedisError) -> Error {
     if error.code().is_some() {
         return translate_answer(&text_of(error));
@@ -163,7 +184,12 @@ pub(crate) fn is_out_of_memory(error: &RedisError) -> bool {
 /// Whether the server is no master, so that none of its answers is about the locks that others have.
 pub(crate) fn is_no_master(error: &RedisError) -> bool {
     let text = text_of(error);
-    text.starts_with("READONLY") || text.starts_with("MASTERDOWN")
+    [REPLICA, DEMOTED, CUT_OFF].into_iter().flatten().any(|start| text.starts_with(start))
+}
+
+/// Whether the connection is not logged in any more.
+pub(crate) fn is_logged_out(error: &RedisError) -> bool {
+    error.code() == Some("NOAUTH")
 }
 
 /// Whether the server may have another grant counter than the one that was raised.
@@ -223,20 +249,15 @@ pub(crate) fn is_moving(error: &Error) -> bool {
 }
 
 pub(crate) fn translate_answer(text: &str) -> Error {
-    if text.starts_with("TRYAGAIN") {
-        let moving = Error::unavailable("the slot of the lock is being moved");
-        return moving.with_source(Moving(text.to_owned())).with_hint("wait until it has");
-    }
     let means = |meaning: &&Meaning| meaning.starts.iter().any(|start| text.starts_with(start));
-    let (kind, what, fix) = match MEANINGS.iter().find(means) {
-        Some(Meaning { kind, what, fix, .. }) => (*kind, *what, *fix),
-        None => (ErrorKind::Refused, "the server refused", "make sure that it is Redis 6.2 or newer, or a Valkey"),
+    let Meaning { kind, what, fix, maybe, .. } = MEANINGS.iter().find(means).unwrap_or(&UNKNOWN);
+    let error = match without_word(text) {
+        "" => Error::new(*kind, *what),
+        told if text.starts_with("TRYAGAIN") => Error::new(*kind, *what).with_source(Moving(told.to_owned())),
+        told => Error::new(*kind, format!("{what} ({told})")),
     };
-    match without_word(text) {
-        "" => Error::new(kind, what),
-        told => Error::new(kind, format!("{what} ({told})")),
-    }
-    .with_hint(fix)
+    let error = error.with_hint(*fix);
+    if *maybe { error.maybe_applied() } else { error }
 }
 
 #[cfg(test)]
@@ -285,19 +306,30 @@ mod tests {
 
     #[test]
     fn every_known_answer_has_a_class() {
-        for (text, kind) in [
-            ("READONLY You can't write against a read only replica.", ErrorKind::Unavailable),
-            ("OOM command not allowed when used memory > 'maxmemory'.", ErrorKind::Unavailable),
-            ("ERR max number of clients reached", ErrorKind::Unavailable),
-            ("BUSY Redis is busy running a script.", ErrorKind::Unavailable),
-            ("NOAUTH Authentication required.", ErrorKind::Refused),
-            ("NOPERM this user has no permissions to run the 'eval' command", ErrorKind::Refused),
-            ("ERR The user executing the script can't run this command or subcommand", ErrorKind::Refused),
-            ("WRONGTYPE Operation against a key holding the wrong kind of value", ErrorKind::Mismatch),
-            ("ERR something new", ErrorKind::Refused),
+        let (unavailable, unreachable, refused) = (ErrorKind::Unavailable, ErrorKind::Unreachable, ErrorKind::Refused);
+        for (text, kind, maybe) in [
+            ("READONLY You can't write against a read only replica.", unavailable, false),
+            ("ERR WAIT cannot be used with replica instances.", unavailable, false),
+            ("ERR WAITAOF cannot be used when appendonly is disabled.", refused, false),
+            ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", unavailable, false),
+            ("UNBLOCKED force unblock from blocking operation, instance state changed", unreachable, true),
+            ("LOADING Redis is loading the dataset in memory", unavailable, false),
+            ("CLUSTERDOWN Hash slot not served", unavailable, false),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", unavailable, false),
+            ("NOREPLICAS Not enough good replicas to write.", unavailable, false),
+            ("MISCONF Redis is configured to save RDB snapshots", unavailable, false),
+            ("OOM command not allowed when used memory > 'maxmemory'.", unavailable, false),
+            ("ERR max number of clients reached", unavailable, false),
+            ("BUSY Redis is busy running a script.", unavailable, false),
+            ("NOAUTH Authentication required.", refused, false),
+            ("WRONGPASS invalid username-password pair or user is disabled.", refused, false),
+            ("NOPERM this user has no permissions to run the 'eval' command", refused, false),
+            ("ERR The user executing the script can't run this command or subcommand", refused, false),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", ErrorKind::Mismatch, false),
+            ("ERR something new", refused, false),
         ] {
             let error = translate_answer(text);
-            assert_eq!((error.kind(), error.may_have_been_applied()), (kind, false), "{text}");
+            assert_eq!((error.kind(), error.may_have_been_applied()), (kind, maybe), "{text}");
             assert!(error.to_string().contains(text), "{error}");
         }
     }

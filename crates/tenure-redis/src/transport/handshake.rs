@@ -9,11 +9,12 @@ use redis::{
     Value, cmd, pipe,
 };
 use tenure::Error;
+use tenure::store::Login;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::transport::dial::dial;
+use crate::transport::dial::{Peer, dial};
 use crate::transport::failure::{translate, translate_answer};
 use crate::transport::link::{Identity, Link, Wire};
 use crate::transport::multiplex::Multiplexed;
@@ -22,17 +23,34 @@ use crate::transport::push::{Pushes, Source};
 /// A connection that may be used.
 pub(crate) struct Established {
     pub(crate) link: Link,
-    /// No predecessor can send anything more.
+    /// The predecessors at this server.
+    pub(crate) here: Vec<Identity>,
+    /// None of them can send anything more.
     pub(crate) predecessors_ended: bool,
     /// The server has said that it is a replica.
     pub(crate) is_replica: bool,
 }
 
-/// Connects, logs in, ends the predecessors, and subscribes if anybody listens. It takes one round
+/// Connects, logs in, ends the predecessors at this server, and subscribes if anybody listens. It takes one round
 /// trip, two more with TLS, and one more if the server does not speak RESP3.
 ///
-/// Commands of a predecessor have run before this returns, or never will.
+/// Commands of such a predecessor have run before this returns, or never will. A login that is refused is asked for
+/// once more.
 pub(crate) async fn establish(
+    peer: &Peer,
+    limit: Duration,
+    predecessors: &[Identity],
+    pushes: &Arc<Pushes>,
+    asks_role: bool,
+) -> Result<Established, Error> {
+    let attempt = |login: Login| async move {
+        let client = peer.with_login(&login).map_err(|error| translate(&error))?;
+        establish_as(&client, limit, predecessors, pushes, asks_role).await
+    };
+    peer.credentials.log_in(attempt).await
+}
+
+async fn establish_as(
     client: &Client,
     limit: Duration,
     predecessors: &[Identity],
@@ -59,13 +77,14 @@ async fn greet(
 ) -> RedisResult<Established> {
     let resp3 = protocol.supports_resp3();
     let subscriptions = if resp3 { pushes.subscriptions() } else { Vec::new() };
-    let wire = open(client, protocol, limit, pushes).await?;
+    let (wire, server) = open(client, protocol, limit, pushes).await?;
+    let here: Vec<Identity> = predecessors.iter().filter(|identity| identity.server == server).cloned().collect();
     let mut handshake = pipe();
     if matches!(wire, Wire::Ours(_)) {
         log_in(&mut handshake, client.get_connection_info().redis_settings(), resp3);
     }
     let greetings = handshake.len();
-    for Identity { id, addr, .. } in predecessors {
+    for Identity { id, addr, .. } in &here {
         handshake.cmd("CLIENT").arg("KILL").arg("ID").arg(id).arg("ADDR").arg(addr);
     }
     handshake.cmd("CLIENT").arg("INFO");
@@ -84,8 +103,7 @@ async fn greet(
         answer()?;
     }
     // Each kill returns how many it ended. None is as good: the predecessor was gone.
-    let killed: Vec<_> = predecessors.iter().map(|_| answer()).collect();
-    let server = client.get_connection_info().addr().to_string();
+    let killed: Vec<_> = here.iter().map(|_| answer()).collect();
     let identity = answer().ok().and_then(|info| identity(&info, server));
     let (mut own, mut tracks, mut any_other) = (None, None, false);
     for (_, source) in &subscriptions {
@@ -111,13 +129,18 @@ async fn greet(
     if let Some(tracks) = tracks.or((!resp3).then_some(false)) {
         link.set_tracks(tracks);
     }
-    Ok(Established { link, predecessors_ended: killed.iter().all(Result::is_ok), is_replica })
+    Ok(Established { link, here, predecessors_ended: killed.iter().all(Result::is_ok), is_replica })
 }
 
-/// Connects, without a login if the stream is ours.
-pub(super) async fn open(client: &Client, protocol: ProtocolVersion, limit: Duration, pushes: &Arc<Pushes>) -> RedisResult<Wire> {
-    if let Some(stream) = dial(client).await? {
-        return Ok(Wire::Ours(Multiplexed::start(stream, Arc::clone(pushes))));
+/// Connects, without a login if the stream is ours. Returns where the server is, too.
+pub(super) async fn open(
+    client: &Client,
+    protocol: ProtocolVersion,
+    limit: Duration,
+    pushes: &Arc<Pushes>,
+) -> RedisResult<(Wire, String)> {
+    if let Some((stream, server)) = dial(client).await? {
+        return Ok((Wire::Ours(Multiplexed::start(stream, Arc::clone(pushes))), server));
     }
     let mut config = AsyncConnectionConfig::new().set_connection_timeout(Some(limit)).set_response_timeout(None);
     if protocol.supports_resp3() {
@@ -130,7 +153,8 @@ pub(super) async fn open(client: &Client, protocol: ProtocolVersion, limit: Dura
     let info = client.get_connection_info();
     let login = info.redis_settings().clone().set_protocol(protocol);
     let client = Client::open(info.clone().set_redis_settings(login))?;
-    Ok(Wire::Theirs(Box::new(client.get_multiplexed_async_connection_with_config(&config).await?)))
+    let wire = Wire::Theirs(Box::new(client.get_multiplexed_async_connection_with_config(&config).await?));
+    Ok((wire, info.addr().to_string()))
 }
 
 pub(super) fn log_in(handshake: &mut Pipeline, login: &RedisConnectionInfo, resp3: bool) {
@@ -168,8 +192,10 @@ fn identity(info: &Value, server: String) -> Option<Identity> {
 }
 
 /// The error of a server that did not answer in time. No lock was touched.
-pub(crate) fn unanswered(client: &Client) -> Error {
-    refused_or_unreachable(client, &std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer in time").into())
+pub(crate) fn unanswered(peer: &Peer) -> Error {
+    let silent =
+        || refused_or_unreachable(&peer.client, &std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer in time").into());
+    peer.credentials.unanswered().unwrap_or_else(silent)
 }
 
 /// The error of a failed handshake. No lock was touched.

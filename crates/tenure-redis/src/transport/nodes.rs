@@ -11,12 +11,13 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use redis::{Client, ConnectionAddr, RedisError, Value};
+use redis::{ConnectionAddr, RedisError, Value};
 use tenure::Error;
 use tokio::time::{Instant, timeout_at};
 
 use crate::transport::commands::{ASKING, Commands};
 use crate::transport::connection::{Connection, Exchange, FIRST_CONTACT, Repeat};
+use crate::transport::dial::Peer;
 use crate::transport::failure::{translate, unexpected};
 use crate::transport::link::Link;
 use crate::transport::push::Pushes;
@@ -42,8 +43,8 @@ pub(crate) struct Address {
     pub(crate) port: u16,
 }
 
-/// Makes a client for a node.
-pub(crate) type Dial = Box<dyn Fn(&Address) -> Result<Client, Error> + Send + Sync>;
+/// The way to a node.
+pub(crate) type Dial = Box<dyn Fn(&Address) -> Result<Peer, Error> + Send + Sync>;
 
 pub(crate) struct Nodes {
     dial: Dial,
@@ -93,13 +94,13 @@ impl Nodes {
         if let Some(connection) = self.known().nodes.get(address) {
             return Ok(Arc::clone(connection));
         }
-        let client = (self.dial)(address)?;
-        if matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { .. }) {
+        let peer = (self.dial)(address)?;
+        if matches!(peer.info().addr(), ConnectionAddr::TcpTls { .. }) {
             // When a slot leaves, its channel ends unasked. The client library, which does TLS, takes that
             // for an answer.
             self.pushes.has_no_slots();
         }
-        let connection = Connection::of_node(client, &self.pushes, Weak::clone(&self.me), address.clone());
+        let connection = Connection::of_node(peer, &self.pushes, Weak::clone(&self.me), address.clone());
         Ok(Arc::clone(self.known().nodes.entry(address.clone()).or_insert_with(|| Arc::new(connection))))
     }
 

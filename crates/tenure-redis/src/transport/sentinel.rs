@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::{Client, ConnectionAddr, ProtocolVersion, RedisError, RedisResult, Value, cmd, pipe};
+use redis::{ConnectionAddr, ProtocolVersion, RedisError, RedisResult, Value, cmd, pipe};
+use tenure::store::Login;
 use tenure::{Error, ErrorKind, Owner};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
 
 use crate::transport::contact::Contact;
+use crate::transport::dial::Peer;
 use crate::transport::failure::translate;
 use crate::transport::handshake::{log_in, open};
 use crate::transport::link::Wire;
@@ -42,15 +44,15 @@ pub(crate) struct Sentinels {
     /// Name of the service at the sentinels.
     service: String,
     /// Each with its name in messages.
-    asked: Vec<(String, Client)>,
-    /// A client of the service's servers, at any address.
-    servers: Client,
+    asked: Vec<(String, Peer)>,
+    /// The service's servers, at any address.
+    servers: Peer,
 }
 
 /// The master of a service.
 #[derive(Clone)]
 pub(crate) struct Master {
-    pub(crate) client: Client,
+    pub(crate) peer: Peer,
     host: String,
     port: u16,
     epoch: u64,
@@ -69,7 +71,7 @@ impl Master {
 type Named = (u64, String, u16);
 
 impl Sentinels {
-    pub(crate) const fn new(service: String, asked: Vec<(String, Client)>, servers: Client) -> Self {
+    pub(crate) const fn new(service: String, asked: Vec<(String, Peer)>, servers: Peer) -> Self {
         Self { service, asked, servers }
     }
 
@@ -80,9 +82,9 @@ impl Sentinels {
     /// [`Refused`](ErrorKind::Refused) if the sentinels do not know the service, refuse the login,
     /// or are none; [`Unreachable`](ErrorKind::Unreachable) if none of them answers before `end`.
     pub(crate) async fn master(&self, end: Instant) -> Result<Master, Error> {
-        let ask = |(at, (shown, client)): (usize, &(String, Client))| {
-            let (shown, client) = (shown.clone(), client.clone());
-            async move { (at, self.ask(&shown, &client, end).await) }
+        let ask = |(at, (shown, peer)): (usize, &(String, Peer))| {
+            let (shown, peer) = (shown.clone(), peer.clone());
+            async move { (at, self.ask(&shown, &peer, end).await) }
         };
         let mut asking: FuturesUnordered<_> = self.asked.iter().enumerate().map(ask).collect();
         let (mut best, mut answered, mut failures, mut until): (Option<(Named, usize)>, _, _, _) = (None, 0, Vec::new(), end);
@@ -105,15 +107,14 @@ impl Sentinels {
         }
         drop(asking);
         let Some(((epoch, host, port), named_by)) = best else { return Err(self.nobody(answered, &failures)) };
-        let info = self.servers.get_connection_info();
-        let address = match info.addr() {
+        let address = match self.servers.info().addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
                 ConnectionAddr::TcpTls { host: host.clone(), port, insecure: *insecure, tls_params: tls_params.clone() }
             }
             _ => ConnectionAddr::Tcp(host.clone(), port),
         };
-        let client = Client::open(info.clone().set_addr(address)).map_err(|e| translate(&e))?;
-        Ok(Master { client, host, port, epoch, named_by })
+        let peer = self.servers.at(address).map_err(|e| translate(&e))?;
+        Ok(Master { peer, host, port, epoch, named_by })
     }
 
     /// The error of a group in which no sentinel names a master.
@@ -135,24 +136,33 @@ impl Sentinels {
     }
 
     /// Asks one sentinel. None if it does not know the service.
-    async fn ask(&self, shown: &str, client: &Client, end: Instant) -> Result<Option<Named>, Error> {
+    async fn ask(&self, shown: &str, peer: &Peer, end: Instant) -> Result<Option<Named>, Error> {
         let limit = end.saturating_duration_since(Instant::now());
         let deaf = Pushes::deaf();
-        let asking = self.converse(client, ProtocolVersion::RESP2, limit, &deaf);
-        let answer = timeout_at(end, asking).await.map_err(|_| Error::unreachable(format!("{shown} did not answer in time")))?;
-        answer.map(|(_, named)| named).map_err(|error| not_asked(shown, &error))
+        let asking = peer.credentials.log_in(|login| {
+            let deaf = &deaf;
+            async move {
+                let answer = self.converse(peer, &login, ProtocolVersion::RESP2, limit, deaf).await;
+                answer.map(|(_, named)| named).map_err(|error| not_asked(shown, &error))
+            }
+        });
+        let silent = || Error::unreachable(format!("{shown} did not answer in time"));
+        let answer = timeout_at(end, asking).await;
+        answer.unwrap_or_else(|_| Err(peer.credentials.unanswered().unwrap_or_else(silent)))
     }
 
     /// Logs in to a sentinel, subscribes if the protocol has pushes, and asks for the master.
     async fn converse(
         &self,
-        client: &Client,
+        peer: &Peer,
+        login: &Login,
         protocol: ProtocolVersion,
         limit: Duration,
         pushes: &Arc<Pushes>,
     ) -> RedisResult<(Wire, Option<Named>)> {
         let listens = protocol.supports_resp3();
-        let wire = open(client, protocol, limit, pushes).await?;
+        let client = peer.with_login(login)?;
+        let (wire, _) = open(&client, protocol, limit, pushes).await?;
         let mut words = pipe();
         if matches!(wire, Wire::Ours(_)) {
             log_in(&mut words, client.get_connection_info().redis_settings(), listens);
@@ -187,8 +197,8 @@ impl Sentinels {
     /// time the others are asked as well.
     pub(crate) async fn follow(self: Arc<Self>, master: Master, contact: Arc<Contact>, pushes: Arc<Pushes>) {
         for at in master.named_by.. {
-            let (shown, client) = &self.asked[at % self.asked.len()];
-            match self.hears_of_another(client, &master).await {
+            let (shown, peer) = &self.asked[at % self.asked.len()];
+            match self.hears_of_another(peer, &master).await {
                 Ok(()) => break,
                 Err(error) => debug!(%error, sentinel = shown, "no sentinel is listened to"),
             }
@@ -200,11 +210,14 @@ impl Sentinels {
     }
 
     /// Returns when the sentinel reports another master.
-    async fn hears_of_another(&self, client: &Client, master: &Master) -> RedisResult<()> {
+    async fn hears_of_another(&self, peer: &Peer, master: &Master) -> RedisResult<()> {
         let silence = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
         let pushes = Pushes::of_channel(SWITCHED);
         let mut listener = pushes.register(Owner::from_bytes(Vec::new()));
-        let conversation = self.converse(client, ProtocolVersion::RESP3, SIGN_OF_LIFE, &pushes);
+        let conversation = async {
+            let login = peer.credentials.login().await.map_err(|error| RedisError::from(std::io::Error::other(error)))?;
+            self.converse(peer, &login, ProtocolVersion::RESP3, SIGN_OF_LIFE, &pushes).await
+        };
         let (wire, named) = timeout(SIGN_OF_LIFE, conversation).await.map_err(silence)??;
         // It may have come before the subscription.
         if let Some((epoch, host, port)) = named

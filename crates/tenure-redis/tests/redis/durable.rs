@@ -246,3 +246,20 @@ async fn other_schemes_have_no_durability() {
     let error = options.open().await.unwrap_err();
     assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("native scheme"), "{error}");
 }
+
+/// The server becomes a replica while a grant waits for its copy, and a master again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_demotion_amid_a_confirmation_ends_no_wait() {
+    let (server, others, locks) = with_replicas(1, "durability=replicas:1").await;
+    others[0].stop();
+    let waiting = tokio::spawn(async move { locks.mutex("door").wait(LONG).acquire().await });
+    wait_until(PATIENCE, "the confirmation", || server.cli("INFO clients").contains("blocked_clients:1"));
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    let store = crate::store(&format!("{}?timeout=4s&durability=replicas:1", server.url())).await;
+    let error = Locker::new(store).mutex("other").try_acquire().await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("replica"), "{error:?}");
+    server.command(&["REPLICAOF", "NO", "ONE"]);
+    others[0].cont();
+    let granted = timeout(LONG, waiting).await.expect("it is granted").unwrap().unwrap();
+    assert_eq!(replicas(&granted), Some(1));
+}

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use tenure::store::{AcquireReply, Notice, Request, Store};
+use tenure::store::{AcquireReply, Login, Notice, Request, Store};
 use tenure::{EndReason, Error, ErrorKind, Fence, Locker, Name, Owner, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::redis::SERVICE;
@@ -82,7 +82,7 @@ async fn sentinels_have_a_login_of_their_own() {
         assert!(["hunter2", "s3cret", "wr0ng"].iter().all(|secret| !text.contains(secret)), "{text}");
     }
     takes(&store(&format!("{}?sentinel_password=s3cret", group.url())).await, "door").await.unwrap();
-    let options = Options::parse(&group.url()).unwrap().sentinel_username("default").sentinel_password("s3cret");
+    let options = Options::parse(&group.url()).unwrap().sentinel_credentials(Login::new("default", "s3cret"));
     takes(&options.connect().await.unwrap(), "gate").await.unwrap();
 }
 
@@ -97,7 +97,7 @@ async fn the_password_of_the_servers_is_not_sent_to_a_sentinel() {
         String::from_utf8_lossy(&heard[..length]).into_owned()
     });
     let url = format!("redis+sentinel://app:hunter2@127.0.0.1:{port}/mymaster");
-    let options = Options::parse(&url).unwrap().password("hunter2");
+    let options = Options::parse(&url).unwrap().credentials(Login::of_password("hunter2"));
     let _ = timeout(PATIENCE, options.connect()).await.expect("it gives up").unwrap_err();
     let heard = heard.join().unwrap();
     assert!(heard.contains("GET-MASTER-ADDR-BY-NAME") && !heard.contains("hunter2") && !heard.contains("app"), "{heard}");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure::store::{AcquireReply, Enqueue, RenewReply, Request, Store};
+use tenure::store::{AcquireReply, Enqueue, Login, RenewReply, Request, Store};
 use tenure::{ErrorKind, Fence, Locker, Name, Owner, ReleaseOutcome, Share};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::{Certificates, Proxy, RedisServer, free_port, wait_until};
@@ -39,7 +39,8 @@ async fn passwords_users_databases_and_sockets() {
     works(&format!("redis://:s3cr%2Ft%40@127.0.0.1:{port}")).await;
     works(&format!("valkey://app:app%3Apw@127.0.0.1:{port}/3")).await;
     works(&format!("redis+unix://:s3cr%2Ft%40@localhost{}?db=2", server.unix_socket().display())).await;
-    let options = Options::parse(&format!("redis://127.0.0.1:{port}/5?prefix=app:")).unwrap().password("s3cr/t@");
+    let options =
+        Options::parse(&format!("redis://127.0.0.1:{port}/5?prefix=app:")).unwrap().credentials(Login::of_password("s3cr/t@"));
     let store = options.connect().await.unwrap();
     let held = request("door");
     assert!(matches!(store.acquire(&held).await.unwrap(), AcquireReply::Granted(_)));

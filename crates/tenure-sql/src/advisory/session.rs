@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{LiveOf, Locks};
 use crate::table::failure::no_answer;
-use crate::table::{Failed, Server, Session, end_session};
+use crate::table::{Failed, Server, Session, end_session, silent};
 
 /// Limit of an attempt to connect for which nobody waits any more.
 const CONTACT: Duration = Duration::from_secs(5);
@@ -75,7 +75,8 @@ impl<L: Locks> Sessions<L> {
     pub(crate) async fn open(locks: L) -> Result<Self, Error> {
         let sessions = Self(Arc::new(Inner { locks, state: Mutex::new(State { idle: Vec::new(), buried: Vec::new() }) }));
         let opened = tokio::time::timeout(CONTACT, sessions.0.open()).await;
-        let live = opened.unwrap_or_else(|_| Err(no_answer(CONTACT))).map_err(|error| error.context(sessions.shown()))?;
+        let late = |_| Err(silent(sessions.locks().server(), CONTACT));
+        let live = opened.unwrap_or_else(late).map_err(|error| error.context(sessions.shown()))?;
         sessions.give_back(Arc::new(live));
         Ok(sessions)
     }
@@ -133,8 +134,8 @@ impl<L: Locks> Sessions<L> {
             }
         });
         let gone = |_| Err(Error::unreachable("the runtime in which a connection was being made has ended"));
-        let silent = |_| Err(no_answer(end.saturating_duration_since(began)));
-        timeout_at(end, opened).await.map_or_else(silent, |opened| opened.unwrap_or_else(gone))
+        let late = |_| Err(silent(self.locks().server(), end.saturating_duration_since(began)));
+        timeout_at(end, opened).await.map_or_else(late, |opened| opened.unwrap_or_else(gone))
     }
 
     fn pop(&self) -> Option<Arc<LiveOf<L>>> {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mysql_async::{ClientIdentity, Opts, OptsBuilder, SslOpts};
-use tenure::store::Store;
 use tenure::store::record::Listeners;
+use tenure::store::{Credentials, Store};
 use tenure::{Error, Locker};
 
 use super::MySql;
@@ -55,6 +55,7 @@ const KNOWN: [&str; 12] =
 #[derive(Clone)]
 pub struct Options {
     opts: OptsBuilder,
+    credentials: Credentials,
     settings: Settings,
     shown: String,
 }
@@ -74,28 +75,25 @@ impl Options {
         let Some(database) = read.db_name().filter(|name| !name.is_empty()) else {
             return Err(Error::invalid("the store URL names no database").with_hint(format!("write e.g. {FORMS}")));
         };
-        let shown = format!("mysql://{}:{}/{database}", read.ip_or_hostname(), read.tcp_port());
+        let host = read.ip_or_hostname();
+        let shown = format!("mysql://{host}:{}/{database}", read.tcp_port());
+        // Nothing is resolved that has them, not even an address of IPv6.
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let opts = OptsBuilder::from_opts(read)
+            .ip_or_hostname(host)
             .prefer_socket(false)
             .tcp_keepalive(Some(Duration::from_secs(5)))
             .setup(vec![session_settings(settings.terms.timeout.unwrap_or(LONGEST))])
             // Else the server is asked for them, which costs a round trip.
             .max_allowed_packet(Some(16 << 20))
             .wait_timeout(Some(28_800));
-        Ok(Self { opts, settings, shown })
+        Ok(Self { opts, credentials: Credentials::default(), settings, shown })
     }
 
-    /// Sets the user to log in as, instead of the URL's.
+    /// Sets how to log in. What these credentials lack is taken from the URL.
     #[must_use]
-    pub fn username(mut self, username: &str) -> Self {
-        self.opts = self.opts.user(Some(username));
-        self
-    }
-
-    /// Sets the password to log in with, instead of the URL's.
-    #[must_use]
-    pub fn password(mut self, password: &str) -> Self {
-        self.opts = self.opts.pass(Some(password));
+    pub fn credentials(mut self, credentials: impl Into<Credentials>) -> Self {
+        self.credentials = credentials.into().or(&self.credentials);
         self
     }
 
@@ -121,10 +119,11 @@ impl Options {
     /// [`Invalid`](tenure::ErrorKind::Invalid) if a TLS file cannot be used.
     pub async fn open(self) -> Result<Arc<dyn Store>, Error> {
         let tls = self.tls()?;
-        let Self { opts, settings, shown } = self;
+        let Self { opts, credentials, settings, shown } = self;
         let patience = patience(settings.terms.timeout.unwrap_or(LONGEST));
         let members = Members { writers_one: settings.writers_one || settings.advisory, given: settings.members.clone() };
-        let how = How { patience, members, ..How::new(Source::Server(opts.ssl_opts(tls).into()), settings.quoted('`'), shown) };
+        let source = Source::Server(opts.ssl_opts(tls).into());
+        let how = How { credentials, patience, members, ..How::new(source, settings.quoted('`'), shown) };
         if settings.advisory {
             advisory::check(&settings.prefix, false).map_err(|error| error.context("the parameter prefix= of the store URL"))?;
             let how = How { statements: Statements { hello: advisory::hello(), ..how.statements }, ..how };

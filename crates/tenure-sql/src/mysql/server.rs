@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use mysql_async::prelude::Queryable as _;
-use mysql_async::{Conn, DriverError, Error as Answer, Opts, Params, Row, Value};
+use mysql_async::{Conn, DriverError, Error as Answer, Opts, OptsBuilder, Params, Row, Value};
 use tenure::Error;
+use tenure::store::{Credentials, Login};
 use tokio::time::Instant;
 
 use super::cluster::{self, Members};
@@ -124,6 +125,8 @@ pub(super) enum Source {
 /// How connections are made.
 pub(super) struct How {
     pub(super) source: Source,
+    /// The options of the source have the rest of the login.
+    pub(super) credentials: Credentials,
     pub(super) statements: Statements,
     /// The table as SQL writes it.
     pub(super) table: String,
@@ -139,8 +142,17 @@ pub(super) struct How {
 
 impl How {
     pub(super) fn new(source: Source, table: String, shown: String) -> Self {
-        let (members, is_cluster) = (Members::default(), AtomicBool::new(false));
-        Self { source, statements: Statements::on(&table), table, shown, members, is_cluster, patience: Duration::MAX }
+        let (members, is_cluster, credentials) = (Members::default(), AtomicBool::new(false), Credentials::default());
+        Self {
+            source,
+            credentials,
+            statements: Statements::on(&table),
+            table,
+            shown,
+            members,
+            is_cluster,
+            patience: Duration::MAX,
+        }
     }
 
     /// Looks at a connection, and at the table. Returns the session, if it is one of the server.
@@ -191,7 +203,7 @@ impl Server for How {
 
     async fn open(&self, create: bool) -> Result<Link<Self::Client>, Error> {
         let opts = match &self.source {
-            Source::Server(opts) => opts.clone(),
+            Source::Server(opts) => opts,
             Source::Pool(lender) => {
                 // Once is enough, unless the table was dropped: each statement may have another connection.
                 if create || lender.lock_wait().is_zero() {
@@ -201,7 +213,13 @@ impl Server for How {
                 return Ok(Link::new(jobs, driver, None));
             }
         };
-        let mut conn = Conn::new(opts).await.map_err(|error| contact(&error, &self.table))?;
+        let attempt = |Login { user, password }| {
+            let mut opts = OptsBuilder::from_opts(opts.clone());
+            opts = if user.is_some() { opts.user(user) } else { opts };
+            opts = if password.is_some() { opts.pass(password) } else { opts };
+            async { Conn::new(opts).await.map_err(|error| contact(&error, &self.table)) }
+        };
+        let mut conn = self.credentials.log_in(attempt).await?;
         let session = self.check(&mut conn, create).await?;
         let (jobs, driver) = Jobs::start(Owned { conn, table: self.table.clone(), patience: self.patience });
         Ok(Link::new(jobs, driver, session))
@@ -255,6 +273,10 @@ impl Server for How {
     }
 
     fn reconnected(&self) {}
+
+    fn no_login(&self) -> Option<Error> {
+        self.credentials.unanswered()
+    }
 
     fn shown(&self) -> &str {
         &self.shown

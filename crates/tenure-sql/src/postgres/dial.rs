@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 use rustls::ClientConfig;
+use tenure::store::Login;
 use tenure::store::record::Listeners;
 use tenure::{Error, ErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -60,10 +61,24 @@ fn port_of(config: &Config, at: usize) -> u16 {
 
 async fn contact(how: &How, terms: Terms, host: &Host, port: u16, create: bool) -> Result<Link<Client>, Error> {
     let shown = shown(host, port);
-    let unreachable = |error: io::Error| Error::unreachable(format!("the server at {shown} cannot be reached: {error}"));
-    let socket = Socket::connect(host, port).await.map_err(unreachable)?;
-    let announced = Announced::new();
-    let (client, driver) = connect(terms, socket, &announced, how).await?;
+    let unreachable =
+        |error: io::Error| Error::unreachable(format!("the server at {} cannot be reached: {error}", self::shown(host, port)));
+    let attempt = |Login { user, password }| {
+        let (mut config, tls) = terms.clone();
+        async move {
+            if let Some(user) = user {
+                config.user(user);
+            }
+            if let Some(password) = password {
+                config.password(password);
+            }
+            let socket = Socket::connect(host, port).await.map_err(unreachable)?;
+            let announced = Announced::new();
+            let (client, driver) = connect((config, tls), socket, &announced, how).await?;
+            Ok::<_, Error>((client, driver, announced))
+        }
+    };
+    let (client, driver, announced) = how.credentials.log_in(attempt).await?;
     let (hello, sent_at) = hello(&client, how, create).await?;
     let is_session = announced.is(hello.process);
     // A pool's session is not ours to set.

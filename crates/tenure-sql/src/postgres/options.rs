@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tenure::store::Store;
 use tenure::store::record::Listeners;
+use tenure::store::{Credentials, Store};
 use tenure::{Error, Locker};
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
@@ -52,6 +52,7 @@ const FORMS: &str = "postgres://user@host/database";
 #[derive(Clone)]
 pub struct Options {
     config: Config,
+    credentials: Credentials,
     settings: Settings,
 }
 
@@ -106,20 +107,13 @@ impl Options {
         if config.get_application_name().is_none() {
             config.application_name("tenure");
         }
-        Ok(Self { config, settings })
+        Ok(Self { config, credentials: Credentials::default(), settings })
     }
 
-    /// Sets the user to log in as, instead of the URL's.
+    /// Sets how to log in. What these credentials lack is taken from the URL.
     #[must_use]
-    pub fn username(mut self, username: &str) -> Self {
-        self.config.user(username);
-        self
-    }
-
-    /// Sets the password to log in with, instead of the URL's.
-    #[must_use]
-    pub fn password(mut self, password: &str) -> Self {
-        self.config.password(password);
+    pub fn credentials(mut self, credentials: impl Into<Credentials>) -> Self {
+        self.credentials = credentials.into().or(&self.credentials);
         self
     }
 
@@ -145,7 +139,7 @@ impl Options {
     /// [`Invalid`](tenure::ErrorKind::Invalid) if a TLS file cannot be used.
     pub async fn open(self) -> Result<Arc<dyn Store>, Error> {
         let shown = self.to_string();
-        let Self { mut config, settings } = self;
+        let Self { mut config, credentials, settings } = self;
         let checks = settings.security == Some(Security::VerifyFull);
         let tls = if config.get_ssl_mode() == SslMode::Disable { None } else { Some(tls::config(&settings.files, checks)?) };
         if config.get_user().is_none() {
@@ -154,11 +148,12 @@ impl Options {
         let listeners = Listeners::default();
         if settings.advisory {
             let source = Source::Servers { config: Box::new(config), tls };
-            let how = How { needs_table: false, ..How::new(source, "pg_locks".to_owned(), None, listeners, shown) };
+            let how = How { needs_table: false, credentials, ..How::new(source, "pg_locks".to_owned(), None, listeners, shown) };
             return Ok(Arc::new(AdvisoryStore::open(Advisory(how), settings.terms).await?));
         }
         let channel = if settings.listen { Some(channel()?) } else { None };
-        open(Source::Servers { config: Box::new(config), tls }, channel, listeners, &settings, shown).await
+        let source = Source::Servers { config: Box::new(config), tls };
+        open(How { credentials, ..How::new(source, settings.quoted('"'), channel, listeners, shown) }, &settings).await
     }
 
     /// Returns a [`Locker`] on the table.
@@ -216,17 +211,11 @@ impl Options {
 pub async fn over(pool: impl super::Pool, parameters: &str) -> Result<Arc<dyn Store>, Error> {
     let (settings, _) = Settings::read(parameters, &["table", "create", "timeout", "poll_interval"], &[])?;
     let source = Source::Pool(super::pool::Lender::new(pool, settings.quoted('"')));
-    open(source, None, Listeners::default(), &settings, "the pool for postgres".to_owned()).await
+    open(How::new(source, settings.quoted('"'), None, Listeners::default(), "the pool for postgres".to_owned()), &settings).await
 }
 
-async fn open(
-    source: Source,
-    channel: Option<String>,
-    listeners: Listeners,
-    settings: &Settings,
-    shown: String,
-) -> Result<Arc<dyn Store>, Error> {
-    let how = How::new(source, settings.quoted('"'), channel, listeners.clone(), shown);
+async fn open(how: How, settings: &Settings) -> Result<Arc<dyn Store>, Error> {
+    let listeners = how.listeners.clone();
     let connection = Connection::open(how, settings.create).await?;
     Ok(Arc::new(TableStore::new(Postgres { connection }, listeners, settings.terms)))
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rustls::ClientConfig;
 use tenure::Error;
+use tenure::store::Credentials;
 use tenure::store::record::Listeners;
 use tokio::time::Instant;
 use tokio_postgres::types::Type;
@@ -58,6 +59,8 @@ pub(super) enum Source {
 /// How connections are made.
 pub(super) struct How {
     pub(super) source: Source,
+    /// The configuration of the source has the rest of the login.
+    pub(super) credentials: Credentials,
     /// With the table's schema, once it was found.
     pub(super) statements: OnceLock<Statements>,
     /// Locks of sessions need none.
@@ -78,7 +81,8 @@ pub(super) struct How {
 impl How {
     pub(super) fn new(source: Source, table: String, channel: Option<String>, listeners: Listeners, shown: String) -> Self {
         let (statements, is_pooled, clock) = (OnceLock::new(), AtomicBool::new(false), Clock::default());
-        Self { source, statements, needs_table: true, table, is_pooled, clock, channel, listeners, shown }
+        let credentials = Credentials::default();
+        Self { source, credentials, statements, needs_table: true, table, is_pooled, clock, channel, listeners, shown }
     }
 
     pub(super) fn statements(&self) -> &Statements {
@@ -165,6 +169,10 @@ impl Server for How {
 
     fn reconnected(&self) {
         self.listeners.poll_all();
+    }
+
+    fn no_login(&self) -> Option<Error> {
+        self.credentials.unanswered()
     }
 
     fn shown(&self) -> &str {

@@ -65,6 +65,9 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// There is a new connection, so notifications may have been lost.
     fn reconnected(&self);
 
+    /// The error of a connection that had to wait too long for its login. `None` if it waits for another thing.
+    fn no_login(&self) -> Option<Error>;
+
     /// The servers, without secrets.
     fn shown(&self) -> &str;
 }
@@ -214,7 +217,7 @@ impl<S: Server> Connection<S> {
     /// Makes the first contact. With `create` it makes the table if that is missing, now or later.
     pub(crate) async fn open(server: S, create: bool) -> Result<Self, Error> {
         let connected = tokio::time::timeout(CONTACT, server.open(create)).await;
-        let link = connected.unwrap_or_else(|_| Err(no_answer(CONTACT))).map_err(|error| error.context(server.shown()))?;
+        let link = connected.unwrap_or_else(|_| Err(silent(&server, CONTACT))).map_err(|error| error.context(server.shown()))?;
         let state = State { link: Some(Arc::new(link)), attempt: None, predecessors: Vec::new(), late_until: None };
         Ok(Self(Arc::new(Inner { server, create, listen: AtomicBool::new(false), state: Mutex::new(state) })))
     }
@@ -359,7 +362,7 @@ impl<S: Server> Connection<S> {
                 Err(attempt) => attempt,
             };
             match timeout_at(end, attempt.outcome).await {
-                Err(_) => return Err(no_answer(end.saturating_duration_since(began))),
+                Err(_) => return Err(silent(self.server(), end.saturating_duration_since(began))),
                 // It began before this call, so its failure may be old news.
                 Ok(Err(_)) if joined => {}
                 Ok(connected) => {
@@ -469,6 +472,11 @@ pub(crate) async fn end_session<S: Server>(
         tokio::time::sleep(PAUSE).await;
     }
     Ok(Some(was_there))
+}
+
+/// The error of a connection that was not made within the limit.
+pub(crate) fn silent(server: &impl Server, limit: Duration) -> Error {
+    server.no_login().unwrap_or_else(|| no_answer(limit))
 }
 
 /// The end of a statement that has no limit of its own: its caller waits for less.

@@ -1,6 +1,7 @@
 //! Orders of the test and observations of the proxy, shared by both.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ pub(super) enum Pushes {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
+    /// Where new connections lead, if it is not the first server.
+    pub(super) leads_to: Option<SocketAddr>,
     pub(super) black_hole: bool,
     pub(super) hold_requests: bool,
     pub(super) hold_replies: bool,

@@ -7,12 +7,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tenure::BootTime;
+use tenure::store::Login;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use super::{Call, Command, How, Reply, SILENT, Shared, millis};
 use crate::failure::{Failed, NO_NODE};
 use crate::link::{Identity, Link, Undialled, garbled};
+use crate::options::check_login;
 use crate::wire::{EXISTS, Frame, Reading, XID_EVENT, XID_PING};
 
 /// Pause between two rounds of servers of which none answered.
@@ -30,9 +32,22 @@ pub(super) async fn dial(
     for left in (1..=how.hosts.len()).rev() {
         let now = Instant::now();
         let part = end.saturating_duration_since(now) / u32::try_from(left).unwrap_or(u32::MAX);
-        match Link::dial(&how.hosts[*at % how.hosts.len()], identity, timeout, how.login.as_ref(), now + part).await {
+        let host = &how.hosts[*at % how.hosts.len()];
+        let attempt = |login: Login| {
+            let mut known = identity.clone();
+            async move {
+                let login = check_login(login)?;
+                let dialled = Link::dial(host, &mut known, timeout, login.as_ref(), now + part).await;
+                dialled.map(|dialled| (dialled, known))
+            }
+        };
+        match how.credentials.log_in_with(Undialled::refusal, attempt).await {
             Err(Undialled::Failed(error)) => last = Undialled::Failed(error),
-            dialled => return dialled,
+            Ok((dialled, known)) => {
+                *identity = known;
+                return Ok(dialled);
+            }
+            Err(refused) => return Err(refused),
         }
         *at += 1;
     }
@@ -171,7 +186,7 @@ impl Task {
                     return Ok(link);
                 }
                 Err(Undialled::Expired) => return Err(Failed::Over),
-                Err(Undialled::Refused) => tracing::debug!("a server refuses the login"),
+                Err(Undialled::Refused(error)) => tracing::debug!(%error, "no login"),
                 Err(Undialled::Failed(error)) => tracing::debug!(%error, "no server of the ensemble can be reached"),
             }
             self.shared.is_adrift.store(true, Ordering::Release);

@@ -81,6 +81,12 @@ impl Guard {
         self.lease.end_reason(self.core.session.clock.now())
     }
 
+    /// Error of the last renewal, if it failed: why a lease in jeopardy is not renewed, or why it
+    /// [expired](EndReason::Expired). `None` if no renewal was answered since with an error. No round trip.
+    pub fn renewal_error(&self) -> Option<Error> {
+        self.lease.renewal_error()
+    }
+
     /// Asks the store whether the lease stands. One round trip.
     ///
     /// # Errors
@@ -253,7 +259,10 @@ impl Guard {
     fn lost_error(&self) -> Error {
         let name = self.name();
         match self.end_reason() {
-            Some(reason) => Error::new(ErrorKind::Lost, format!("{name:?} was lost: {reason}")),
+            Some(reason) => {
+                let why = reason.because_of(self.renewal_error().as_ref());
+                Error::new(ErrorKind::Lost, format!("{name:?} was lost: {why}"))
+            }
             None => Error::lost().context(format_args!("{name:?}")),
         }
     }

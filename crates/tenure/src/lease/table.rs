@@ -268,7 +268,7 @@ impl LeaseTable {
             Err(error) => {
                 debug!(name = %lease.name, %error, "renewal failed");
                 if held.terms.renews {
-                    held.mark_overdue();
+                    held.renewal_failed(error.clone());
                     // A handed-over lease has little time. More than one attempt must fit in it.
                     let left = held.valid_until().since(now);
                     self.schedule(id, now + backoff(operation_timeout(lease.ttl)).min(left / 4));

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::terms::Terms;
 use crate::store::Durable;
-use crate::{BootTime, Clock, Fence, Lease, Name, Owner, Share};
+use crate::{BootTime, Clock, Error, Fence, Lease, Name, Owner, Share};
 
 /// How sure a holder may be.
 ///
@@ -39,6 +39,17 @@ pub enum EndReason {
     MaxHold,
     /// Its holder released it.
     Released,
+}
+
+impl EndReason {
+    /// The reason in words. An [`Expired`](Self::Expired) lease ended because of the
+    /// [error of its last renewal](crate::Guard::renewal_error), if there was one.
+    pub fn because_of(self, renewal: Option<&Error>) -> String {
+        match renewal {
+            Some(error) if self == Self::Expired => format!("the lease ran out, and its last renewal failed: {error}"),
+            _ => self.to_string(),
+        }
+    }
 }
 
 impl std::fmt::Display for EndReason {
@@ -88,6 +99,8 @@ pub(crate) struct HeldLease {
     /// Latest end of the lease; the largest number for none.
     cap: AtomicU64,
     jeopardy: AtomicBool,
+    /// Error of the last renewal, if it failed.
+    failure: Mutex<Option<Error>>,
     /// The guard claims less than the store may keep: no answer has confirmed the smaller share.
     shrinking: AtomicBool,
     /// Cancelled when the lease ends. Made for the first task that asks for it.
@@ -149,6 +162,7 @@ impl HeldLease {
             store_until: AtomicU64::new(0),
             exclusive_until: AtomicU64::new(0),
             jeopardy: AtomicBool::new(false),
+            failure: Mutex::default(),
             shrinking: AtomicBool::new(false),
             ended: OnceLock::new(),
             reason: OnceLock::new(),
@@ -213,7 +227,9 @@ impl HeldLease {
         self.valid_until.fetch_max(until, Ordering::AcqRel);
         self.exclusive_until.fetch_max(nanos(sent_at + terms.certain(ttl)), Ordering::AcqRel);
         self.store_until.fetch_max(nanos(sent_at + ttl), Ordering::AcqRel);
-        self.jeopardy.store(false, Ordering::Release);
+        if self.jeopardy.swap(false, Ordering::AcqRel) {
+            *self.failure() = None;
+        }
     }
 
     /// Adds a guard.
@@ -299,6 +315,21 @@ impl HeldLease {
 
     pub(crate) fn mark_overdue(&self) {
         self.jeopardy.store(true, Ordering::Release);
+    }
+
+    /// Notes that a renewal failed.
+    pub(crate) fn renewal_failed(&self, error: Error) {
+        *self.failure() = Some(error);
+        self.mark_overdue();
+    }
+
+    /// Error of the last renewal, if it failed.
+    pub(crate) fn renewal_error(&self) -> Option<Error> {
+        self.failure().clone()
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<Error>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn valid_until(&self) -> BootTime {

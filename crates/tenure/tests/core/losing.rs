@@ -81,6 +81,18 @@ async fn a_longest_hold_ends_it_however_well_renewals_go() {
     assert_eq!(timeout(LONG * 2, guard.lost()).await.unwrap(), EndReason::Expired);
 }
 
+/// No message calls a store silent that has answered.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_expired_tells_the_error_of_its_last_renewal() {
+    let (_clock, store, locks) = world();
+    let guard = locks.mutex("door").ttl(secs(30)).acquire().await.unwrap();
+    assert!(guard.renewal_error().is_none());
+    store.fated(Fate::Fails);
+    assert_eq!(timeout(LONG, guard.lost()).await.unwrap(), EndReason::Expired);
+    let (error, last) = (guard.verify().await.unwrap_err().to_string(), guard.renewal_error().unwrap().to_string());
+    assert!(error.contains("its last renewal failed") && error.contains(&last), "{error}");
+}
+
 /// One request. Its answer counts at once.
 #[tokio::test(start_paused = true)]
 async fn verify_asks_the_store() {

@@ -16,6 +16,7 @@ mod all;
 mod blocking;
 mod cancelling;
 mod cohort;
+mod credentials;
 mod electing;
 mod extending;
 mod handover;
