@@ -293,8 +293,8 @@ impl<'a> Supervisor<'a> {
 
 /// Why a lock was lost, with the last that the store has said.
 pub(crate) fn why_lost(guards: &Guards, name: &Name, loss: EndReason) -> String {
-    let lost = guards.iter().find(|guard| guard.name() == name);
-    loss.because_of(lost.and_then(tenure::Guard::renewal_error).as_ref())
+    let of_it = guards.iter().find(|guard| guard.name() == name);
+    loss.because_of(of_it.and_then(tenure::Guard::renewal_error).as_ref())
 }
 
 /// Whether a program that gets it is to end.

@@ -163,10 +163,6 @@ impl Failed {
         Self { code: Code::Unavailable, error, leaves: true, heard: false }
     }
 
-    pub(crate) const fn error(&mut self) -> Option<&mut Error> {
-        Some(&mut self.error)
-    }
-
     /// The token of the login has expired, or the server has forgotten it.
     pub(crate) fn needs_login(&self) -> bool {
         let text = self.error.to_string();

@@ -22,7 +22,11 @@ pub(crate) type Attempt = Shared<BoxFuture<'static, Result<Token, Failed>>>;
 /// Begins to log in. A login that is refused is asked for once more.
 pub(crate) fn begin(credentials: &Credentials, channel: &Channel, server: &str) -> Attempt {
     let (credentials, channel, server) = (credentials.clone(), channel.clone(), server.to_owned());
-    let log_in = async move { credentials.log_in_with(Failed::error, |login| authenticate(&channel, &server, login)).await };
+    let log_in = async move {
+        credentials
+            .log_in_with(|failed: &mut Failed| Some(&mut failed.error), |login| authenticate(&channel, &server, login))
+            .await
+    };
     log_in.boxed().shared()
 }
 

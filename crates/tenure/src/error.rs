@@ -125,7 +125,7 @@ impl Error {
 
     /// The same with another class.
     #[must_use]
-    pub(crate) fn as_kind(mut self, kind: ErrorKind) -> Self {
+    pub(crate) fn with_kind(mut self, kind: ErrorKind) -> Self {
         self.inner().kind = kind;
         self
     }

@@ -25,8 +25,8 @@ fn the_child_of_a_fork_is_refused_at_once_and_harms_nothing() {
     let (source, library) = (place.path("fork.c"), place.path("fork.so"));
     std::fs::write(&source, "#include <unistd.h>\npid_t getppid(void) { return fork(); }\n").unwrap();
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-    let compiled = Command::new(compiler).args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status().unwrap();
-    assert!(compiled.success());
+    let done = Command::new(compiler).args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status().unwrap();
+    assert!(done.success());
     for url in [format!("sqlite:{}", place.path("fork.db").display()), server.url()] {
         let mut again = Command::new(std::env::current_exe().unwrap());
         let name = "fork::the_child_of_a_fork_is_refused_at_once_and_harms_nothing";

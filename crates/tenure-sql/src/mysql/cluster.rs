@@ -4,7 +4,7 @@
 //! the other still regards as held. So the clocks of all members are measured when a connection is made. A lease lasts longer at the
 //! table by as much as they may differ.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -151,16 +151,16 @@ async fn named(conn: &mut Conn, show: &str) -> Result<Named, Answer> {
 
 /// Decides whether the members may have leases together. `expected`: how many of them keep data.
 fn judge(seen: &[Seen], expected: usize) -> Result<(), Error> {
-    let (mut clocks, mut joining, mut donors) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let (mut clocks, mut joining, mut donors) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
     for one in seen {
         let Seen::Member { id, state, clock } = one else { continue };
         if state.starts_with("Donor") {
-            donors.insert(id, ());
+            donors.insert(id);
         }
         if state.starts_with("Synced") || state.starts_with("Donor") || state == "Joined" {
             clocks.insert(id, *clock);
         } else {
-            joining.insert(id, ());
+            joining.insert(id);
         }
     }
     // One that is joining takes no connections until it has all data, which it gets from a donor.

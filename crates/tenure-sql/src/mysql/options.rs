@@ -123,7 +123,7 @@ impl Options {
         let patience = patience(settings.terms.timeout.unwrap_or(LONGEST));
         let members = Members { writers_one: settings.writers_one || settings.advisory, given: settings.members.clone() };
         let source = Source::Server(opts.ssl_opts(tls).into());
-        let how = How { credentials, patience, members, ..How::new(source, settings.quoted('`'), shown) };
+        let how = How { credentials, members, patience, ..How::new(source, settings.quoted('`'), shown) };
         if settings.advisory {
             advisory::check(&settings.prefix, false).map_err(|error| error.context("the parameter prefix= of the store URL"))?;
             let how = How { statements: Statements { hello: advisory::hello(), ..how.statements }, ..how };

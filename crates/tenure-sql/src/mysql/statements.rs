@@ -75,7 +75,7 @@ pub(super) fn in_time(sql: &str, left: Duration, patience: Duration) -> Cow<'_, 
     if most >= patience {
         return Cow::Borrowed(sql);
     }
-    let millis = most.as_millis().max(SHORTEST).min(LONGEST).ilog2();
+    let millis = most.as_millis().clamp(SHORTEST, LONGEST).ilog2();
     let seconds = Duration::from_millis(1 << millis).as_secs_f64();
     Cow::Owned(format!("/*M!100101 SET STATEMENT max_statement_time = {seconds} FOR */ {sql}"))
 }

@@ -46,7 +46,7 @@ async fn a_server_that_became_read_only_is_told() {
     assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
 }
 
-/// InnoDB would wait longer than a call of this ttl may take. MySQL does.
+/// `InnoDB` would wait longer than a call of this ttl may take. MySQL does.
 #[tokio::test]
 async fn a_locked_row_is_told_in_time_for_a_short_ttl() {
     if Server::is_mysql() {

@@ -261,7 +261,7 @@ impl Credentials {
             }
             if is_refused(&mut outcome) && self.told.may_pass() {
                 if let Some(refusal) = outcome.as_mut().err().and_then(error) {
-                    *refusal = refusal.clone().as_kind(ErrorKind::Unavailable);
+                    *refusal = refusal.clone().with_kind(ErrorKind::Unavailable);
                 }
                 return outcome;
             }

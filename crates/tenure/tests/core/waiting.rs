@@ -184,8 +184,8 @@ async fn notices_do_not_shorten_the_pauses_of_an_outage() {
     tokio::select! { () = outage => {}, () = observed => panic!("the stream ends") }
     // Ten seconds, in pauses of a quarter of the operation timeout.
     let polls = store.acquires().len();
-    let looks = store.calls().iter().filter(|(_, call)| matches!(call, Call::Inspect)).count();
-    assert!((100..300).contains(&polls) && (10..300).contains(&looks), "{polls} polls and {looks} looks");
+    let inspected = store.calls().iter().filter(|(_, call)| matches!(call, Call::Inspect)).count();
+    assert!((100..300).contains(&polls) && (10..300).contains(&inspected), "{polls} polls and {inspected} looks");
     store.fated(Fate::Says(ErrorKind::Unavailable));
     tokio::time::sleep(secs(1)).await;
     store.fated(Fate::Works);
