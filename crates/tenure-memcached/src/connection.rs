@@ -234,6 +234,24 @@ mod tests {
 
     use super::*;
 
+    /// A stopped server may run what it was sent when it goes on, and a proxy may keep it. A second later is too early to count on
+    /// the opposite.
+    #[tokio::test]
+    async fn what_was_sent_counts_as_late_for_some_seconds() {
+        let server = MemcachedServer::start();
+        let proxy = Proxy::start_opaque(server.addr());
+        let connection = Connection::new("127.0.0.1", proxy.addr().port(), Login::default());
+        let after = |seconds| Instant::now() + Duration::from_secs(seconds);
+        let link = connection.link(after(5), after(5)).await.unwrap();
+        proxy.hold_requests();
+        let mut commands = Commands::default();
+        commands.stats();
+        let (ttl, soon) = (Some(Duration::from_secs(60)), after(1));
+        assert!(connection.ask(&link, &commands, ttl, soon, soon).await.unwrap_err().sent);
+        let until = connection.state().late_until.unwrap();
+        assert!(until > soon + Duration::from_secs(5), "{:?} after the end", until.duration_since(soon));
+    }
+
     /// A firewall forgets a connection that idles. It is asked for the time first, and another is made in what is left.
     #[tokio::test]
     async fn a_connection_that_died_while_it_idled_is_replaced_in_time() {

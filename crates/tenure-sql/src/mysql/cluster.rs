@@ -173,7 +173,8 @@ fn judge(seen: &[Seen], expected: usize) -> Result<(), Error> {
     let bound = |of: fn(&(f64, f64)) -> f64, pick: fn(f64, f64) -> f64| clocks.values().map(of).reduce(pick).unwrap_or_default();
     let apart = bound(|clock| clock.0, f64::max) - bound(|clock| clock.1, f64::min);
     if apart > SPREAD.as_secs_f64() {
-        let apart = format_duration(Duration::from_millis(Duration::from_secs_f64(apart).as_secs() * 1_000));
+        let millis = Duration::from_secs_f64(apart).as_millis();
+        let apart = format_duration(Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX)));
         let what =
             format!("the clocks of the members of this cluster are {apart} apart or more, so two could hold one lock at once");
         return Err(Error::refused(what).with_hint(format!("set them right with NTP, or {ONE}")));

@@ -98,6 +98,8 @@ async fn a_grant_with_one_number_gives_one_id() {
         assert_eq!(ids.next().await.unwrap(), expected);
     }
     assert_eq!(store.acquires().len(), 3);
+    store.answers([grant(1_024)]);
+    assert_eq!(ids.next().await.unwrap_err().kind(), ErrorKind::Unavailable, "the same number again");
 }
 
 #[tokio::test(start_paused = true)]
