@@ -183,7 +183,7 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) common: Common,
     /// The thing that must not be done twice at once, e.g. invoice/42
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", allow_negative_numbers = true)]
     pub(crate) name: OsString,
     /// The command and its arguments, run as they are: no shell
     #[arg(value_name = "CMD", last = true, required = true)]
@@ -208,7 +208,7 @@ pub(crate) struct Lead {
     #[command(flatten)]
     pub(crate) common: Common,
     /// The election, e.g. billing
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", allow_negative_numbers = true)]
     pub(crate) name: OsString,
     /// The command and its arguments, run as they are: no shell
     #[arg(value_name = "CMD", last = true, required = true)]

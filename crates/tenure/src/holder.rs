@@ -20,12 +20,14 @@ pub struct Holder {
     pub ttl: Option<Duration>,
     /// Time for which it has held, at least; `None` if unknown.
     pub age: Option<Duration>,
+    /// It holds for as long as its session at the store lives, which has no end that the store tells.
+    pub of_session: bool,
 }
 
 impl Holder {
     /// Makes a holder of which only the share is known.
     pub const fn new(owner: Owner, share: Share) -> Self {
-        Self { owner, share, fence: None, ttl: None, age: None }
+        Self { owner, share, fence: None, ttl: None, age: None, of_session: false }
     }
 }
 
@@ -33,6 +35,7 @@ setters! { Holder:
     with_fence(fence: impl Into<Option<Fence>>),
     with_ttl(ttl: impl Into<Option<Duration>>),
     with_age(age: impl Into<Option<Duration>>),
+    with_of_session(of_session: bool),
 }
 
 impl fmt::Display for Holder {
@@ -44,6 +47,7 @@ impl fmt::Display for Holder {
         match gone.as_ref().unwrap_or(&self.owner).label() {
             Some("") => f.write_str("an owner without a label")?,
             Some(label) => f.write_str(label)?,
+            None if self.of_session => write!(f, "{}", self.owner)?,
             None => write!(f, "another client (value {:?})", self.owner.to_string())?,
         }
         if let Some(age) = self.age {
@@ -52,6 +56,7 @@ impl fmt::Display for Holder {
         match self.ttl {
             Some(ttl) if gone.is_some() => write!(f, ", free in {}", format_duration(ttl)),
             Some(ttl) => write!(f, ", ending in {} unless renewed", format_duration(ttl)),
+            None if self.of_session => f.write_str(", until its session ends"),
             None => f.write_str(", without an expiry: it never ends by itself"),
         }
     }
@@ -76,6 +81,10 @@ mod tests {
             (
                 holder(&Owner::from_bytes(&b"1"[..]), None, None),
                 "another client (value \"1\"), without an expiry: it never ends by itself",
+            ),
+            (
+                holder(&Owner::from_bytes(&b"connection 5, app@h:1"[..]), None, None).with_of_session(true),
+                "connection 5, app@h:1, until its session ends",
             ),
             (
                 holder(&ours.lingering(), Some(2_500), Some(1_000)),

@@ -148,6 +148,12 @@ fn every_command_speaks_to_sessions_of_postgres() {
     let url = session_url();
     advisory::every_command(&url);
     let place = Place::new();
+    // A negative key is not taken for an option.
+    assert_eq!(place.output(&["run", "-n", "--store", &url, "-5", "--", "true"]).code, 0);
+    let leading = place.spawn(&["lead", "--store", &url, "-5", "--", "sh", "-c", "echo > led; sleep 60"]);
+    place.line("led");
+    leading.signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(leading.end().code, 128 + 15);
     assert_eq!(place.output(&["show", "--store", &url, "-o", "json"]).out.trim(), "[]");
     let table = place.output(&["run", "-n", "--store", &url.replace("advisory", "other"), "x", "--", "true"]);
     assert!(table.code == 64 && table.err.contains("scheme=advisory"), "{table:?}");

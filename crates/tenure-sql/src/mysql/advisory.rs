@@ -234,7 +234,7 @@ impl Locks for Advisory {
             let (user, (id, session)): (Option<String>, _) = (column(row, 2)?, session(live, row)?);
             let seen = session.as_ref().zip(user).map_or(String::new(), |(session, user)| format!(", {user}@{}", session.began));
             let owner = Owner::from_bytes(format!("connection {id}{seen}").into_bytes());
-            Ok(Found { session, id, holder: Holder::new(owner, Share::MUTEX) })
+            Ok(Found { session, id, holder: Holder::new(owner, Share::MUTEX).with_of_session(true) })
         };
         done.rows.first().map(found).transpose().map_err(answered)
     }

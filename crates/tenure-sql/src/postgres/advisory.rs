@@ -194,7 +194,10 @@ fn found(live: &Live<Client>, row: &Row) -> Result<Found, Error> {
             let left = ttl.saturating_sub(idle.and_then(|idle| u64::try_from(idle).ok()).unwrap_or_default());
             Holder::new(owner, Share::MUTEX).with_ttl(Duration::from_millis(left))
         }
-        None => Holder::new(Owner::from_bytes(format!("pid {id}, {user}, {name}").into_bytes()), Share::MUTEX),
+        None => {
+            let owner = Owner::from_bytes(format!("pid {id}, {user}, {name}").into_bytes());
+            Holder::new(owner, Share::MUTEX).with_of_session(true)
+        }
     };
     Ok(Found { session, id, holder })
 }

@@ -57,6 +57,8 @@ async fn other_clients_and_we_keep_each_other_out() {
         assert_eq!(client.run(&format!("SELECT GET_LOCK('{theirs}', 0);")), ["1"]);
         let holder = busy(&store, &request(&name, &owner())).await.holder.unwrap();
         assert!(holder.owner.to_string().contains("root@") && holder.ttl.is_none(), "{holder}");
+        // Nor does it tell a session of ours in another process from theirs, and ours has an end.
+        assert!(holder.to_string().ends_with(", until its session ends"), "{holder}");
         assert_eq!(client.run(&format!("SELECT RELEASE_LOCK('{theirs}');")), ["1"]);
         let held = owner();
         granted(&store, &request(&name, &held)).await;

@@ -38,6 +38,7 @@ impl Held {
             fence: Fence::from_counter(self.counter),
             ttl: (self.until != Duration::MAX).then(|| self.until.saturating_sub(now)),
             age: (self.counter > 0).then(|| now.saturating_sub(self.since)),
+            of_session: false,
         }
     }
 }
