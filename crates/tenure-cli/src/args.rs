@@ -314,6 +314,9 @@ pub(crate) struct Show {
     /// Wait at most this long until NAME is free; exit 75 if it is still held then
     #[arg(long, value_name = "DUR", value_parser = parse_duration, requires = "name")]
     pub(crate) wait: Option<Duration>,
+    /// Of a quorum: each server, whether it votes, how many names it holds, and what keeps it out
+    #[arg(long, conflicts_with_all = ["check", "watch", "until_free", "wait", "matching", "limit"])]
+    pub(crate) servers: bool,
     /// Only names like this: * is any text, ? any character
     #[arg(short, long = "match", value_name = "PATTERN", conflicts_with = "name")]
     pub(crate) matching: Option<String>,

@@ -25,6 +25,7 @@ mod nested;
 mod observer;
 mod output;
 mod run;
+mod servers;
 mod show;
 mod signals;
 mod store;

@@ -13,7 +13,7 @@ use crate::exit::{Failure, NOT_ACQUIRED, Voice};
 use crate::names::lock_name;
 use crate::output::is_read;
 pub(crate) use crate::output::print;
-use crate::{min_hold, store};
+use crate::{min_hold, servers, store};
 
 /// Exit code of `--check` for a name that is free.
 const FREE: u8 = 1;
@@ -28,6 +28,9 @@ const SILENCE: Duration = Duration::from_secs(1);
 pub(crate) async fn main(args: &Show) -> Result<u8, Failure> {
     let name = args.name.as_deref().map(lock_name).transpose()?;
     let settings = Settings::load(&args.common)?;
+    if args.servers {
+        return servers::show(&settings, name.as_ref(), args.output).await;
+    }
     let locker = store::open_existing(&settings, None).await?;
     if let (Some(name), true) = (&name, args.watch) {
         return follow(locker, name, args, &settings).await;
@@ -219,7 +222,7 @@ fn share(entry: &Entry) -> Share {
     held.or_else(|| entry.waiters.first().map(|waiter| waiter.share)).unwrap_or(Share::MUTEX)
 }
 
-fn millis(span: Duration) -> u64 {
+pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -249,13 +252,13 @@ const HEAD: [&str; 7] = ["NAME", "HOLDER", "KIND", "FENCE", "AGE", "TTL", "WAITE
 /// The entries as a table, or one below the other if that is too wide.
 fn text(entries: &[Entry], columns: Option<usize>) -> String {
     let rows: Vec<_> = entries.iter().flat_map(rows).collect();
-    let table = table(&rows);
+    let table = table(HEAD, &rows);
     let widest = table.lines().map(|line| line.chars().count()).max().unwrap_or(0);
     if columns.is_some_and(|columns| widest > columns) { stacked(&rows) } else { table }
 }
 
-fn table(rows: &[[String; 7]]) -> String {
-    let rows: Vec<_> = std::iter::once(HEAD.map(String::from)).chain(rows.iter().cloned()).collect();
+pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+    let rows: Vec<_> = std::iter::once(head.map(String::from)).chain(rows.iter().cloned()).collect();
     let mut text = String::new();
     for row in &rows {
         for (column, cell) in row.iter().enumerate() {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf, absolute};
 use std::time::Duration;
 
 use tenure::store::Login;
+use tenure::store::quorum::Quorum;
 use tenure::{Locker, LockerBuilder};
 use tenure_stores::Options;
 
@@ -126,12 +127,26 @@ pub(crate) async fn admit(args: &Admit) -> Result<u8, Failure> {
     let admitted = async {
         match options(&settings)? {
             Options::Redis(options) => Ok(options.quorum().await?.admit().await?),
-            _ => Err(Failure::usage("the store is no quorum of Redis servers, so nothing has to be admitted")),
+            _ => Err(no_quorum("so nothing has to be admitted")),
         }
     };
     admitted.await.map_err(|failure: Failure| settings.bad_store(failure))?;
     settings.voice.say(format_args!("every server of {} votes", shown(&settings)));
     Ok(0)
+}
+
+/// The servers of a quorum, whether they answer or not.
+pub(crate) fn quorum(settings: &Settings) -> Result<Quorum, Failure> {
+    let quorum = match options(settings) {
+        Ok(Options::Redis(options)) => options.quorum_later().map_err(Failure::from),
+        Ok(_) => Err(no_quorum("so none of several servers votes")),
+        Err(failure) => Err(failure),
+    };
+    quorum.map_err(|failure| settings.bad_store(failure))
+}
+
+fn no_quorum(so: &str) -> Failure {
+    Failure::usage(format!("the store is no quorum of Redis servers, {so}"))
 }
 
 /// Prints the statements that make the table of the store.

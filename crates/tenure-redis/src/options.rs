@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::store::quorum::Quorum;
+use tenure::store::quorum::{Node, Quorum};
 use tenure::store::{Credentials, Login, Store};
 use tenure::{Error, parse_duration};
 use url::Url;
@@ -19,7 +19,7 @@ use crate::native::cluster::Cluster;
 use crate::native::durable::Durability;
 use crate::native::foreign::is_parted;
 use crate::native::keys::check_hash_tag;
-use crate::native::node::{RedisNode, Runs, quorum};
+use crate::native::node::{RedisNode, Runs, first_contact};
 use crate::native::store::{RedisStore, Settings};
 use crate::schemes::majority::MajorityStore;
 use crate::schemes::optimistic::OptimisticStore;
@@ -364,13 +364,29 @@ impl Options {
     /// As [`connect`](Options::connect), and [`Invalid`](tenure::ErrorKind::Invalid) for a URL of
     /// one server.
     pub async fn quorum(&self) -> Result<Quorum, Error> {
+        let (quorum, nodes) = self.quorum_and_nodes()?;
+        first_contact(nodes).await?;
+        Ok(quorum)
+    }
+
+    /// Makes the quorum of a `quorum+redis://` URL, which connects with its first call. It waits for no server.
+    ///
+    /// # Errors
+    /// [`Invalid`](tenure::ErrorKind::Invalid) for a URL of one server, or a file that cannot be read.
+    pub fn quorum_later(&self) -> Result<Quorum, Error> {
+        Ok(self.quorum_and_nodes()?.0)
+    }
+
+    fn quorum_and_nodes(&self) -> Result<(Quorum, Vec<Arc<RedisNode>>), Error> {
         if !self.is_quorum() {
             return Err(Error::invalid(format!("{self} is one server")).with_hint("write quorum+redis://host,host,host"));
         }
-        let nodes =
-            self.servers.iter().map(|server| self.settings(server, self.prefix.clone())).collect::<Result<Vec<_>, _>>()?;
-        let quorum = quorum(&nodes, self.timeout).await?;
-        Ok(quorum.with_node_timeout(self.node_timeout).with_poll_interval(self.poll_interval))
+        let runs = Runs::default();
+        let node = |server| RedisNode::connect_later(&self.settings(server, self.prefix.clone())?, &runs);
+        let nodes = self.servers.iter().map(node).collect::<Result<Vec<_>, Error>>()?;
+        let quorum =
+            Quorum::new(nodes.iter().map(|node| Arc::clone(node) as Arc<dyn Node>).collect())?.with_timeout(self.timeout);
+        Ok((quorum.with_node_timeout(self.node_timeout).with_poll_interval(self.poll_interval), nodes))
     }
 
     /// Connects to a cluster, as soon as one of the nodes of a `redis+cluster://` URL answers.

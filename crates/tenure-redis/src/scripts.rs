@@ -138,7 +138,7 @@ pub(crate) static NODE_ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(&parts).or_node_function("node_acquire")
 });
 pub(crate) static NODE_RELEASE: LazyLock<Script> = LazyLock::new(|| {
-    let parts = text!("release-free.lua", "hints.lua");
+    let parts = text!("release-free.lua", "hints.lua", "node-ends.lua");
     Script::new(&[parts, about_a_name(), text!("release.lua", "node-release.lua"), "return node_release(KEYS, ARGV)"])
         .or_node_function("node_release")
 });
@@ -148,7 +148,8 @@ pub(crate) static NODE_CONFIRM: LazyLock<Script> = LazyLock::new(|| {
 pub(crate) static NODE_ENTER: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-enter.lua")]));
 pub(crate) static NODE_KEEP_OUT: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-keep-out.lua")]));
 pub(crate) static NODE_ADMIT: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-admit.lua")]));
-pub(crate) static NODE_REMEMBER: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node-remember.lua")]));
+pub(crate) static NODE_RENEW: LazyLock<Script> = LazyLock::new(|| node_renew(text!("renew.lua"), "1"));
+pub(crate) static NODE_RENEW_SHARES: LazyLock<Script> = LazyLock::new(|| node_renew(text!("renew-shares.lua"), "2"));
 
 static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
     let parts =
@@ -162,9 +163,25 @@ static NODE_LIBRARY: LazyLock<Library> = LazyLock::new(|| {
     Library::new(&parts.concat())
 });
 
+/// A renewal at a node. The first key is that of the ends.
+fn node_renew(renew: &str, step: &str) -> Script {
+    let first = [text!("node-ends.lua"), "local ends, KEYS = KEYS[1], { unpack(KEYS, 2) }\nlocal STEP = "];
+    Script::new(&[first[0], first[1], step, "\nlocal function renew()\n", renew, "end\n", text!("node-renew.lua")])
+}
+
 /// The parts of an acquisition at a node after the first.
 fn at_a_node() -> &'static str {
-    text!("keys.lua", "node-counter.lua", "note.lua", "holders.lua", "queue.lua", "acquire.lua", "hints.lua", "node-acquire.lua")
+    text!(
+        "keys.lua",
+        "node-counter.lua",
+        "note.lua",
+        "holders.lua",
+        "queue.lua",
+        "acquire.lua",
+        "hints.lua",
+        "node-ends.lua",
+        "node-acquire.lua"
+    )
 }
 
 /// The common parts of the scripts about names.

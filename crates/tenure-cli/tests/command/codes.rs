@@ -48,6 +48,7 @@ fn bad_input_is_one_clear_line() {
         (&["run", "--store", "quorum+redis://a,b", "x", "--", "true"], 64, "an odd number of them"),
         (&["run", "--store", "quorum+redis://a,b,a", "x", "--", "true"], 64, "redis://a:6379 twice"),
         (&["admit", "--store", "redis://a"], 64, "quorum+redis://"),
+        (&["show", "--servers", "--store", "redis://a"], 64, "quorum+redis://"),
         (&["run", "--store", "redis://h/?nonsense=1", "x", "--", "true"], 64, "nonsense="),
         (&["run", "--store", "sqlite:x?nonsense=1", "x", "--", "true"], 64, "nonsense="),
         (&["run", "--store", "sqlite:dir.db", "x", "--", "true"], 74, "dir.db"),

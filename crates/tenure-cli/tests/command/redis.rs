@@ -68,6 +68,26 @@ fn a_command_that_is_not_granted_leaves_nothing_at_a_quorum() {
     }
 }
 
+/// One is away, and another has lost its data.
+#[test]
+fn the_servers_of_a_quorum_are_shown_with_what_keeps_them_out() {
+    let (place, (servers, url)) = (Place::new(), quorum_of_five());
+    let holder = place.spawn(&["run", "--store", &url, "x", "--", "sh", "-c", "echo $$ > held; sleep 60"]);
+    place.pid("held");
+    wait_for("all to grant it", || servers.iter().all(|server| server.cli("EXISTS x") == "1"));
+    servers[0].kill();
+    servers[1].cli("FLUSHALL");
+    let shown = place.output(&["show", "--servers", "--store", &url, "-o", "json"]);
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&shown.out).unwrap();
+    let of = |field: &str| rows.iter().map(|row| row[field].to_string()).collect::<Vec<_>>().join(" ");
+    assert_eq!((of("votes").as_str(), of("holds").as_str()), ("null false true true true", "null 0 1 1 1"), "{shown:?}");
+    assert!(rows[1]["kept_out_ms"].is_u64() && rows[2]["latest_end_ms"].as_u64() > Some(10_000), "{shown:?}");
+    let shown = place.output(&["show", "--servers", "--store", &url, "x"]);
+    assert!(shown.out.lines().count() == 6 && shown.out.contains("has lost its data"), "{shown:?}");
+    holder.signal(Signal::SIGTERM);
+    holder.end();
+}
+
 #[test]
 fn a_killed_holder_is_followed_within_its_ttl() {
     let (place, server) = (Place::new(), RedisServer::start());

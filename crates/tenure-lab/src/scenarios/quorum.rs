@@ -39,7 +39,6 @@ struct How {
 const PLAIN: How = How { server: |how| how, login: "" };
 const KEPT: How = How { server: kept, ..PLAIN };
 const CLOCKED: How = How { server: redis::Builder::shifted_clock, ..PLAIN };
-const COUNTED: How = How { server: |how| kept(how).shifted_clock(), ..PLAIN };
 const LOADS_SLOWLY: How = How { server: loads_slowly, ..PLAIN };
 const UNPRIVILEGED: How = How { server: unprivileged, login: "app:app@" };
 
@@ -130,7 +129,9 @@ fn majorities() -> Vec<Item> {
         }))
     };
     vec![
-        long("35-three-killed", KEPT, KILLED),
+        OF.holds("35-three-killed",
+            "at three of five, for longer than the lease: kill -9; they are back with all of their data, and an operator vouches for them",
+            on_five(KEPT, three_killed)),
         long("35-three-stopped", PLAIN, STOPPED),
         long("35-three-without-writes", PLAIN, WRITES_PAUSED),
         cut("35-three-cut-off", PARTITIONED, false),
@@ -141,7 +142,7 @@ fn majorities() -> Vec<Item> {
             on_five(PLAIN, three_empty)),
         OF.holds("35-counted-by-few",
             "of the three that counted a grant, one has a clock that was ahead by two days while nobody asked, and two are stopped",
-            on_five(COUNTED, counted_by_few)),
+            on_five(CLOCKED, counted_by_few)),
         OF.holds("35-empty-beside-silent", "of the three at which it is held, one is back empty, and the other clients reach two others",
             on_five(PLAIN, empty_beside_silent)),
     ]
@@ -378,16 +379,29 @@ fn older_copy(stage: &mut Stage<'_>, nodes: &Nodes) {
     stage.is_left(&second);
 }
 
-/// Nobody is granted anything meanwhile, and nobody hangs.
 fn three_gone(stage: &mut Stage<'_>, nodes: &Nodes, fault: Fault) {
     let some = nodes.some(stage, MAJORITY);
+    away_for_long(stage, &some, fault, || some.end(fault));
+}
+
+/// A copy counts for nothing, however whole it is. So nobody knows how long leases may stand.
+fn three_killed(stage: &mut Stage<'_>, nodes: &Nodes) {
+    let some = nodes.some(stage, MAJORITY);
+    away_for_long(stage, &some, KILLED, || {
+        some.end(KILLED);
+        admit(&nodes.far());
+    });
+}
+
+/// Nobody is granted anything meanwhile, and nobody hangs.
+fn away_for_long(stage: &mut Stage<'_>, some: &Hit<'_>, fault: Fault, come_back: impl FnOnce()) {
     let c = stage.far();
     stage.warms_up(&c);
     let leave = || {
         some.begin(fault);
         c.asks("other", terms().wait(Duration::ZERO)).fails_unanswered(OPERATION + SLACK);
     };
-    stage.is_away_for_long(leave, || some.end(fault));
+    stage.is_away_for_long(leave, come_back);
     stage.free_due("other", stage.kept() + SLACK);
 }
 
@@ -450,15 +464,19 @@ fn counted_by_few(stage: &mut Stage<'_>, nodes: &Nodes) {
     stage.warms_up(&b);
     let counting = nodes.some(stage, MAJORITY);
     let others = || nodes.all.iter().filter(|redis| !counting.0.iter().any(|counts| std::ptr::eq(*counts, *redis)));
-    others().for_each(|redis| redis.server.kill());
-    stage.fault("two of five are killed");
+    for redis in others() {
+        // Commands to them are lost, not late.
+        redis.proxy.refuse();
+        redis.proxy.cut();
+    }
+    stage.fault("A reaches three of five");
     let first = a.takes(DOOR);
     first.works(&stage.register);
     stage.expect(&first.releases(), "Released");
-    others().for_each(|redis| redis.server.restart());
+    others().for_each(|redis| redis.proxy.accept());
     let [ahead, silent @ ..] = &counting.0[..] else { unreachable!("a majority") };
     ahead.server.shift_clock(2 * 86_400_000);
-    stage.fault("they are back, and the clock of one of the three others is ahead by two days");
+    stage.fault("A reaches the others again, and the clock of one of the three is ahead by two days");
     stage.some_time();
     ahead.server.shift_clock(0);
     for redis in silent {

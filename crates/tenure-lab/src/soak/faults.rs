@@ -75,7 +75,13 @@ impl Nodes {
 
     /// Whether a majority votes without any other one.
     fn can_spare_one(&self) -> bool {
-        let votes = |(server, _): &&(RedisServer, Proxy)| server.command(&["HEXISTS", "tenure:node", "floor"]) == 1;
+        // The memory of another run of the server counts for nothing.
+        let runs = |server: &RedisServer| {
+            let run = server.cli("HGET tenure:node run");
+            run.split_once('/').is_some_and(|(run, _)| server.cli("INFO server").contains(run))
+        };
+        let votes =
+            |(server, _): &&(RedisServer, Proxy)| server.command(&["HEXISTS", "tenure:node", "floor"]) == 1 && runs(server);
         self.0.iter().filter(votes).count() > NODES / 2 + 1
     }
 }

@@ -240,7 +240,7 @@ const MANY: u32 = 300;
 
 /// Whether a key stays at a server without a lease: the grant counter, or the memory of a node.
 fn stays(key: &str) -> bool {
-    ["tenure:fence", "tenure:node"].contains(&key)
+    ["tenure:fence", "tenure:node", "tenure:node:ends"].contains(&key)
 }
 
 /// When all names are free, a server keeps nothing but the counter.

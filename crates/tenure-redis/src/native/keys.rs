@@ -20,6 +20,8 @@ pub(crate) struct Layout {
     pub(crate) by_slot: bool,
     /// Key of the memory of a node of a quorum.
     pub(crate) memory: String,
+    /// Key of the ends of its leases.
+    pub(crate) ends: String,
     /// The command that counts a grant, ready for the wire.
     pub(crate) increment: Vec<u8>,
 }
@@ -39,7 +41,8 @@ impl Layout {
         let counter = format!("{prefix}tenure:fence");
         let increment = Commands::of(&[b"INCR", counter.as_bytes()]).as_bytes().to_owned();
         let further = Vec::new();
-        Self { prefix: prefix.to_owned(), further, counter, by_slot: false, memory: format!("{prefix}tenure:node"), increment }
+        let [memory, ends] = ["tenure:node", "tenure:node:ends"].map(|key| format!("{prefix}{key}"));
+        Self { prefix: prefix.to_owned(), further, counter, by_slot: false, memory, ends, increment }
     }
 
     /// The keys in a cluster. Refuses a prefix by which they would be in different slots.
@@ -84,7 +87,7 @@ impl Layout {
             let what = format!("{name:?} is the key of something kept about another name");
             return Err(Error::invalid(what).with_hint("use another name, or a prefix= of your own"));
         }
-        if [&self.counter, &self.memory].iter().any(|key| key.strip_prefix(&self.prefix) == Some(name.as_str())) {
+        if [&self.counter, &self.memory, &self.ends].iter().any(|key| key.strip_prefix(&self.prefix) == Some(name.as_str())) {
             let what = format!("{name:?} is the key of something that fences are made of");
             return Err(Error::invalid(what).with_hint("use another name, or a prefix= of your own"));
         }

@@ -1,7 +1,7 @@
 //! A server as a node of a quorum.
 //!
 //! The keys of a name are those of the native layout, but each name has a counter of its own. And a
-//! node remembers how long its leases last and how far it has counted. By that a server that has
+//! node remembers when its leases end and how far it has counted. By that a server that has
 //! lost its data is known, and does not vote until no lease from before can stand. See node.lua.
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use futures_util::StreamExt;
 use futures_util::future::join;
 use futures_util::stream::{BoxStream, FuturesUnordered};
 use redis::{RedisError, Value};
-use tenure::store::quorum::{Confirmed, Memory, Node, Quorum};
+use tenure::store::quorum::{Confirmed, Memory, Node, Vote};
 use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, ErrorKind, Fence, Lease, Name, Owner};
 use tokio::time::{Instant, timeout_at};
@@ -28,7 +28,6 @@ use crate::scripts::{self, Script};
 use crate::transport::commands::{Commands, Digits, millis, whole};
 use crate::transport::connection::{Connection, Exchange, FIRST_CONTACT, Repeat};
 use crate::transport::failure::{translate, unexpected};
-use crate::transport::form::Form;
 use crate::transport::link::Link;
 use crate::transport::reply::{only, read};
 
@@ -63,30 +62,23 @@ impl RedisNode {
 
     /// Runs a script on the memory of the node.
     async fn on_memory(&self, script: &Script, args: &[&[u8]], end: Instant) -> Result<Value, Error> {
-        let key = whole(self.store.layout.memory.as_bytes());
-        Ok(self.store.run(script, &[key], args, Repeat::Freely, end).await?.0)
+        let keys = [&self.store.layout.memory, &self.store.layout.ends].map(|key| whole(key.as_bytes()));
+        Ok(self.store.run(script, &keys, args, Repeat::Freely, end).await?.0)
     }
 
-    /// Has the server remember that leases may last for so many ms, if it is the run of it that the client knows.
-    async fn remember(&self, longest: u64, end: Instant) -> Result<Option<Arc<Link>>, Error> {
-        let longest = Digits::of(longest);
-        // By its text: a second try would come after the renewals.
-        let remember = |link: &Link| {
-            let (key, run) = (whole(self.store.layout.memory.as_bytes()), link.run_id.get());
-            let args = [longest.as_bytes(), run.map_or(b"", |run| run.as_bytes())];
-            scripts::call(&scripts::NODE_REMEMBER, Form::Text, &[key], &args)
-        };
-        let Exchange { link, answers, .. } = self.store.connection.exchange(end, Repeat::Freely, remember).await?;
-        let is_known = only(answers)?.map_err(|error| translate(&error))? == Value::Int(1);
+    /// The link to the server, if it is the run of it that the client knows.
+    async fn known(&self, end: Instant) -> Result<Option<Arc<Link>>, Error> {
+        let ask = |_: &Link| Commands::of(&[b"HGET", self.store.layout.memory.as_bytes(), b"run"]);
+        let Exchange { link, answers, .. } = self.store.connection.exchange(end, Repeat::Freely, ask).await?;
+        let run = only(answers)?.map_err(|error| translate(&error))?;
+        let is_known = matches!(&run, Value::BulkString(run) if link.run_id.get().is_some_and(|known| known.as_bytes() == run));
         Ok(is_known.then_some(link))
     }
 
-    /// Renews leases. None if it is another run of the server than the client knows, or may be: it may keep less of what is written
-    /// than the last one.
+    /// Renews leases. None if it is another run of the server than the client knows, or may be: what is noted there does not count.
     async fn renew_known(&self, leases: &[Lease], end: Instant) -> Result<Option<Vec<Result<RenewReply, Error>>>, Error> {
-        let longest = leases.iter().map(|lease| millis(lease.ttl)).max().unwrap_or(0);
         // Sent first, and so executed first.
-        let (known, answers) = join(self.remember(longest, end), self.store.renew_all(leases, At::Name, end)).await;
+        let (known, answers) = join(self.known(end), self.store.renew_all(leases, At::Node, end)).await;
         let is_same = known?.is_some_and(|link| self.store.connection.uses(&link));
         Ok(is_same.then_some(answers))
     }
@@ -105,26 +97,26 @@ impl RedisNode {
         let ask = |_: &Link| {
             let mut commands = Commands::new();
             commands.add(&[b"INFO", b"server"]);
-            commands.add(&[b"CONFIG", b"GET", b"*append*"]);
+            commands.add(&[b"INFO", b"replication"]);
             commands
         };
         let Exchange { link, answers, .. } = self.store.connection.exchange(end, Repeat::Freely, ask).await?;
-        let mut answers = answers.into_iter();
-        let info: String = read(answers.next().unwrap_or(Ok(Value::Nil)))?;
-        let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).map(str::trim);
-        let run = run.ok_or_else(|| unexpected("no run_id in INFO server"))?.to_owned();
-        self.is_one_of_its_own(&run)?;
-        // For a user who may not read the settings, the weaker ones are assumed.
-        let settings: Vec<(String, String)> = answers.next().and_then(|answer| read(answer).ok()).unwrap_or_default();
-        let is = |key: &str, value: &str| settings.iter().any(|(known, set)| known == key && set == value);
-        let is_always = is("appendonly", "yes") && is("appendfsync", "always") && is("no-appendfsync-on-rewrite", "no");
-        let always: &[u8] = if is_always { b"1" } else { b"0" };
+        let mut info = String::new();
+        for answer in answers {
+            info.push_str(&read::<String>(answer)?);
+        }
+        let said = |key: &str| info.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim);
+        let run = said("run_id").ok_or_else(|| unexpected("no run_id in INFO server"))?;
+        self.is_one_of_its_own(run)?;
+        // Who has been a replica has the data of another.
+        let replicas = ["master_replid2", "second_repl_offset"].map(|key| said(key).unwrap_or_default());
+        let run = format!("{run}/{}", replicas.join("/"));
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|e| Error::unavailable("the system gave no random bytes").with_source(e))?;
         let loss = format!("{:016x}", u64::from_ne_bytes(random));
         let call = |_: &Link, form| {
-            let (key, args) = (whole(self.store.layout.memory.as_bytes()), [run.as_bytes(), always, loss.as_bytes()]);
-            scripts::call(&scripts::NODE_ENTER, form, &[key], &args)
+            let keys = [&self.store.layout.memory, &self.store.layout.ends].map(|key| whole(key.as_bytes()));
+            scripts::call(&scripts::NODE_ENTER, form, &keys, &[run.as_bytes(), loss.as_bytes()])
         };
         let entered = self.store.connection.call(end, Repeat::Freely, &call).await?;
         if !Arc::ptr_eq(&entered.link, &link) {
@@ -152,15 +144,11 @@ impl RedisNode {
 
     /// The answer of a node that does not vote.
     async fn refuse(&self, end: Instant) -> Result<AcquireReply, Error> {
-        let (until, why) = match self.enter(end).await? {
-            Memory::Waiting { left, .. } if !left.is_zero() => {
-                (left, format!("it waits for {left:.0?} until no lease from before can stand"))
-            }
-            _ => (SOON, "nobody has found out yet how long leases from before can stand".to_owned()),
-        };
+        let (until, why) = self.enter(end).await?.kept_out().unwrap_or_default();
+        let until = if until.is_zero() { SOON } else { until };
         Ok(AcquireReply::Refused {
             until,
-            why: format!("{self} has lost its data: {why}; if it is new, let it vote with `tenure admit`"),
+            why: format!("{self} {why}; if no lease from before stands, `tenure admit` lets it vote"),
         })
     }
 
@@ -176,7 +164,8 @@ impl RedisNode {
             let keys = self.store.layout.of(&request.name);
             let memory = whole(self.store.layout.memory.as_bytes());
             let channel = self.store.connection.channel_about(&keys.name());
-            let keys = [keys.name(), keys.queue(), keys.entries(), memory, keys.shares(), keys.hints()];
+            let ends = whole(self.store.layout.ends.as_bytes());
+            let keys = [keys.name(), keys.queue(), keys.entries(), memory, keys.shares(), keys.hints(), ends];
             let args: [&[u8]; 13] = [
                 capacity.as_bytes(),
                 b"0",
@@ -204,12 +193,8 @@ impl RedisNode {
     }
 }
 
-/// Opens a quorum of servers, as soon as a majority of them answers.
-pub(crate) async fn quorum(settings: &[Settings], timeout: Option<Duration>) -> Result<Quorum, Error> {
-    let runs = Runs::default();
-    let nodes: Vec<Arc<RedisNode>> =
-        settings.iter().map(|settings| RedisNode::connect_later(settings, &runs)).collect::<Result<_, _>>()?;
-    let quorum = Quorum::new(nodes.iter().map(|node| Arc::clone(node) as Arc<dyn Node>).collect())?.with_timeout(timeout);
+/// Connects to the servers of a quorum, until a majority of them answers.
+pub(crate) async fn first_contact(nodes: Vec<Arc<RedisNode>>) -> Result<(), Error> {
     let end = Instant::now() + FIRST_CONTACT;
     let mut first: FuturesUnordered<_> =
         nodes.into_iter().map(|node| async move { node.enter(end).await.map_err(|error| error.context(&node)) }).collect();
@@ -229,7 +214,7 @@ pub(crate) async fn quorum(settings: &[Settings], timeout: Option<Duration>) -> 
             }
         }
     }
-    Ok(quorum)
+    Ok(())
 }
 
 /// Why a request has no answer.
@@ -258,14 +243,16 @@ fn memory_of(reply: &Value) -> Result<Memory, Error> {
     let words: Option<Vec<&str>> =
         parts.iter().map(|part| if let Value::BulkString(word) = part { std::str::from_utf8(word).ok() } else { None }).collect();
     let number = |digits: &str| digits.parse::<u64>().map_err(|_| odd());
-    match words.ok_or_else(odd)?[..] {
-        ["whole", ttl, counter] => {
-            Ok(Memory::Whole { longest_ttl: Duration::from_millis(number(ttl)?), counter: number(counter)? })
-        }
-        ["lost", loss] => Ok(Memory::Lost { loss: loss.to_owned() }),
-        ["waiting", loss, left] => Ok(Memory::Waiting { loss: loss.to_owned(), left: Duration::from_millis(number(left)?) }),
-        _ => Err(odd()),
-    }
+    let span = |digits: &str| number(digits).map(Duration::from_millis);
+    let words = words.ok_or_else(odd)?;
+    let [state, end, new, rest @ ..] = &words[..] else { return Err(odd()) };
+    let vote = match (*state, rest) {
+        ("whole", [counter]) => Vote::Given { counter: number(counter)? },
+        ("lost", [loss, since]) => Vote::Lost { loss: (*loss).to_owned(), since: span(since)? },
+        ("waiting", [loss, left]) => Vote::Waiting { loss: (*loss).to_owned(), left: span(left)? },
+        _ => return Err(odd()),
+    };
+    Ok(Memory { vote, latest_end: span(end)?, is_new: *new == "1" })
 }
 
 #[async_trait]
@@ -275,12 +262,12 @@ impl Node for RedisNode {
     }
 
     async fn confirm(&self, lease: &Lease, asked: Fence) -> Result<Confirmed, Error> {
-        let (number, ttl) = (Digits::of(asked.counter()), Digits::of(millis(lease.ttl)));
+        let number = Digits::of(asked.counter());
         let call = |link: &Link, form| {
             let keys = self.store.layout.of(&lease.name);
             let keys = [keys.name(), whole(self.store.layout.memory.as_bytes())];
             let run = link.run_id.get().map_or(&b""[..], |run| run.as_bytes());
-            scripts::call(&scripts::NODE_CONFIRM, form, &keys, &[lease.owner.as_bytes(), number.as_bytes(), run, ttl.as_bytes()])
+            scripts::call(&scripts::NODE_CONFIRM, form, &keys, &[lease.owner.as_bytes(), number.as_bytes(), run])
         };
         let answers = self.store.connection.call(self.store.end(lease.ttl), Repeat::Freely, &call).await?.answers;
         let answer = only(answers)?.map_err(|error| translate(&error))?;
@@ -390,7 +377,8 @@ impl RedisNode {
         let call = |_: &Link, form| {
             let keys = self.store.layout.of(&lease.name);
             let memory = whole(self.store.layout.memory.as_bytes());
-            let keys = [keys.name(), keys.queue(), keys.entries(), memory, keys.shares(), keys.hints()];
+            let ends = whole(self.store.layout.ends.as_bytes());
+            let keys = [keys.name(), keys.queue(), keys.entries(), memory, keys.shares(), keys.hints(), ends];
             scripts::call(&scripts::NODE_RELEASE, form, &keys, &args)
         };
         let end = self.store.end(lease.ttl);

@@ -35,6 +35,8 @@ const UNDER_WAY: usize = 3;
 pub(crate) enum At {
     /// It is the value, or one of the members, of the name.
     Name,
+    /// The same, at a node of a quorum, which notes when its leases end.
+    Node,
     /// It is the value of a key beside a timestamp value in this unit.
     Beside(&'static [u8]),
     /// It is a field of the name.
@@ -162,10 +164,20 @@ impl RedisStore {
             At::Beside(_) => (&scripts::TIMESTAMP_RENEW, of_each.iter().flat_map(|keys| [keys.name(), keys.owner()]).collect()),
             At::Majority => (&scripts::MAJORITY_RENEW, leases.iter().flat_map(|lease| self.layout.all_of(&lease.name)).collect()),
             At::Field => (&scripts::REDISSON_RENEW, of_each.iter().map(Keys::name).collect()),
-            At::Name if of_shares => {
-                (&scripts::RENEW_SHARES, of_each.iter().flat_map(|keys| [keys.name(), keys.shares()]).collect())
+            At::Name | At::Node => {
+                let script: &Script = match (at, of_shares) {
+                    (At::Node, true) => &scripts::NODE_RENEW_SHARES,
+                    (At::Node, false) => &scripts::NODE_RENEW,
+                    (_, true) => &scripts::RENEW_SHARES,
+                    (_, false) => &scripts::RENEW,
+                };
+                let mut keys: Vec<Key<'_>> = (at == At::Node).then(|| whole(self.layout.ends.as_bytes())).into_iter().collect();
+                for of_lease in &of_each {
+                    keys.push(of_lease.name());
+                    keys.extend(of_shares.then(|| of_lease.shares()));
+                }
+                (script, keys)
             }
-            At::Name => (&scripts::RENEW, of_each.iter().map(Keys::name).collect()),
         };
         let ttls: Vec<Digits> = leases.iter().map(|lease| Digits::of(millis(lease.ttl))).collect();
         let of_leases = leases.iter().zip(&ttls).flat_map(|(lease, ttl)| [lease.owner.as_bytes(), ttl.as_bytes()]);
@@ -215,7 +227,7 @@ impl RedisStore {
         at: At,
         failed: &OnceLock<Error>,
     ) -> Vec<Result<Vec<RenewReply>, Error>> {
-        let due = if at == At::Name { self.notes.due(&batches.concat()) } else { Vec::new() };
+        let due = if matches!(at, At::Name | At::Node) { self.notes.due(&batches.concat()) } else { Vec::new() };
         let pipeline = |_: &Link, form| {
             let mut commands = Commands::new();
             for batch in batches {

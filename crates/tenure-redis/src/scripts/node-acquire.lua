@@ -1,13 +1,16 @@
 -- Acquires a share at a node of a quorum, if node-take.lua was not enough. After the parts of
--- acquire.lua, and hints.
+-- acquire.lua, hints, and node-ends.
 --
--- KEYS[4] memory   see node.lua   KEYS[6] hints   see hints.lua
+-- KEYS[4] memory   see node.lua   KEYS[6] hints   see hints.lua   KEYS[7] ends   see node.lua
 -- ARGV and reply as in acquire.lua. ARGV[11] is the channel of a process that waits for the name.
 
 local function node_acquire(keys, args)
   local answer = acquire(keys, args)
   if answer[1] == 0 and args[11] ~= '-' then
     remember_waiter(keys[6], args[11], args[4])
+  end
+  if answer[1] == 1 then
+    note_end(keys[7], keys[1])
   end
   return answer
 end

@@ -17,5 +17,5 @@ if known[1] ~= ARGV[1] or not known[2] or tonumber(known[2]) > now or known[3] t
 end
 local micros = math.max(0, (tonumber(time[1]) - EPOCH) * 1000000 + tonumber(time[2]))
 local floor = math.max(tonumber(ARGV[2]), micros < MOST / 2 and micros or 0)
-redis.call('HSET', KEYS[1], 'floor', digits(floor), 'most', digits(floor), 'ttl', '0', 'turned', time[1])
+redis.call('HSET', KEYS[1], 'floor', digits(floor), 'most', digits(floor), 'turned', time[1])
 return 1

@@ -2,7 +2,7 @@
 -- node.lua. Called as `confirm(KEYS, ARGV)`.
 --
 -- KEYS[1] name   KEYS[2] memory   see node.lua
--- ARGV[1] owner   ARGV[2] counter of the fence   ARGV[3] run id   ARGV[4] ttl, ms
+-- ARGV[1] owner   ARGV[2] counter of the fence   ARGV[3] identity of the server
 -- reply   {1} it counts on from there   {2, counter} it has counted further   {0} the owner does not hold
 --
 -- Only one can hold a mutex, so what the counter of its node says is for that one. Of several readers
@@ -22,7 +22,7 @@ local function confirm(keys, args)
   if not holds then
     return { 0 }
   end
-  local number, most, floor = counted(keys[2], args[3], args[4], keys[1])
+  local number, most, floor = counted(keys[2], args[3], keys[1])
   if not number then
     return most
   end

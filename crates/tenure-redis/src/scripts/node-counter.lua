@@ -6,7 +6,7 @@ local function age_of()
 end
 
 local function raised(memory)
-  local number, most = counted(memory, run, lasts, name)
+  local number, most = counted(memory, run, name)
   if number then
     -- The next number is the grant's. `most` covers it.
     count(memory, name, number, most - 1)

@@ -1,26 +1,30 @@
 -- Reads the memory of the node, after a restart as well. After node.lua.
 --
--- KEYS[1] memory   see node.lua
--- ARGV[1] run id of the server   ARGV[2] '1' if each write is on disk before its reply
--- ARGV[3] identifies a loss that is found now
--- reply   {'whole', ttl, most}      it votes
---         {'lost', loss}            nobody has said how long it has to wait
---         {'waiting', loss, left}   it waits, ms
+-- The data of another run of the server counts for nothing: it may be older than the leases.
+--
+-- KEYS[1] memory   KEYS[2] ends   see node.lua
+-- ARGV[1] identity of the server   ARGV[2] identifies a loss that is found now
+-- reply   {'whole', end, new, most}            it votes; the latest end is so many ms away
+--         {'lost', end, new, loss, since}      nobody has said how long it has to wait; found so many ms ago
+--         {'waiting', end, new, loss, left}    it waits, ms
 
-local memory, run, always, loss = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
-local known = redis.call('HMGET', memory, 'run', 'always')
-if known[1] and (known[1] == run or known[2] == '1') then
-  if known[1] ~= run or known[2] ~= always and always == '0' then
-    redis.call('HSET', memory, 'run', run, 'always', always)
-  end
-else
-  redis.call('UNLINK', memory)
-  redis.call('HSET', memory, 'run', run, 'always', always, 'loss', loss)
+local memory, ends, run, loss = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local now = now_ms()
+if redis.call('HGET', memory, 'run') ~= run or not redis.call('ZSCORE', ends, '') then
+  local is_new = redis.call('EXISTS', memory, ends) == 0
+  redis.call('UNLINK', memory, ends)
+  redis.call('ZADD', ends, 0, '')
+  redis.call('HSET', memory, 'run', run, 'loss', loss, 'lost', digits(now), 'new', is_new and '1' or '0')
 end
-local stands = redis.call('HMGET', memory, 'loss', 'from', 'floor', 'ttl', 'most')
-if stands[3] then
-  return { 'whole', stands[4], stands[5] }
-elseif stands[2] then
-  return { 'waiting', stands[1], digits(math.max(0, tonumber(stands[2]) - now_ms())) }
+-- A server that takes no writes does without.
+redis.pcall('ZREMRANGEBYSCORE', ends, 1, digits(now))
+local latest = redis.call('ZREVRANGE', ends, 0, 0, 'WITHSCORES')[2]
+local left = digits(math.max(0, tonumber(latest) - now))
+local known = redis.call('HMGET', memory, 'loss', 'from', 'floor', 'most', 'lost', 'new')
+local new = known[6] or '0'
+if known[3] then
+  return { 'whole', left, new, known[4] }
+elseif known[2] then
+  return { 'waiting', left, new, known[1], digits(math.max(0, tonumber(known[2]) - now)) }
 end
-return { 'lost', stands[1] }
+return { 'lost', left, new, known[1], digits(math.max(0, now - tonumber(known[5]))) }

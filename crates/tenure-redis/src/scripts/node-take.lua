@@ -1,27 +1,28 @@
 -- Acquires a free mutex at a node, as most acquisitions do. First part of the acquisition, before
 -- its other parts are defined. After node.lua. Called as `take(KEYS, ARGV)`.
 --
--- KEYS and ARGV as those of acquire.lua. KEYS[4] is the memory, see node.lua.
+-- KEYS and ARGV as those of acquire.lua. KEYS[4] is the memory, KEYS[7] are the ends, see node.lua.
 -- ARGV[13] run id of the server that the client knows
 --
 -- Returns {1, counter}, or nothing if the acquisition needs the other parts.
 
 -- Of the request, for the other parts.
-local run, lasts
+local run
 
 local function take(keys, args)
   local memory = keys[4]
-  run, lasts = args[13], args[4]
-  local number, most = counted(memory, run, lasts, keys[1])
+  run = args[13]
+  local number, most = counted(memory, run, keys[1])
   if not number then
     return most
   end
   if args[1] ~= '1' or args[7] ~= '' or args[8] ~= 'none' then
     return nil
   end
-  if not redis.call('SET', keys[1], args[3], 'PX', lasts, 'NX') then
+  if not redis.call('SET', keys[1], args[3], 'PX', args[4], 'NX') then
     return nil
   end
+  redis.call('ZADD', keys[7], digits(now_ms() + 1 + tonumber(args[4])), keys[1])
   count(memory, keys[1], number + 1, most)
   return { 1, digits(number + 1) }
 end

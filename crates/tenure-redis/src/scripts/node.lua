@@ -1,17 +1,21 @@
 -- The memory of a node of a quorum. Prefix of other scripts.
 --
 -- The memory is a hash beside the locks of one prefix:
---   run     run id of the server when it was last seen; another one: the server has restarted
---   always  '1' if each write was on disk before its reply, so that a restart loses nothing
+--   run     identity of the server when it was last seen; another one: it may have other data
 --   loss    identifies the loss of data since which it stands
+--   lost    when the loss was found, ms of this server's clock
+--   new     '1': nobody has been granted anything here since, nor before as far as is known
 --   from    the node has to wait until then, ms of this server's clock; missing: nobody has said so
 --   floor   no fence from before is above it; missing: the node does not vote
---   ttl     longest ttl of any lease, ms
 --   most    no counter is above it
 --   turned  when the floor was last raised to `most`, s
 --   =NAME   the counter of a name; missing: the floor
 --
--- The counters are in the same key, so none is evicted or deleted while the node votes. Twice a day the
+-- Beside it the ends are a sorted set: key of a name -> latest end of a lease or a linger there, ms of
+-- this server's clock. An empty member shows that none was lost. Each script writes the end of a name
+-- as it leaves the name.
+--
+-- The counters are in the memory, so none is evicted or deleted while the node votes. Twice a day the
 -- floor is raised to `most`, and the counters, which are not above it, are dropped.
 
 local HALF_DAY = 43200
@@ -33,6 +37,7 @@ end
 local function count(memory, name, number, most)
   if number > most then
     redis.call('HSET', memory, 'most', digits(number + AHEAD), '=' .. name, digits(number))
+    redis.call('HDEL', memory, 'new')
   else
     redis.call('HSET', memory, '=' .. name, digits(number))
   end
@@ -40,7 +45,7 @@ end
 
 -- Raises the floor, and drops the counters.
 local function turn(memory, floor, seconds)
-  local fields, kept = { 'run', 'always', 'loss', 'from', 'ttl', 'most' }, { 'floor', digits(floor), 'turned', digits(seconds) }
+  local fields, kept = { 'run', 'loss', 'lost', 'from', 'most' }, { 'floor', digits(floor), 'turned', digits(seconds) }
   for i, value in ipairs(redis.call('HMGET', memory, unpack(fields))) do
     if value then
       table.insert(kept, fields[i])
@@ -51,19 +56,15 @@ local function turn(memory, floor, seconds)
   redis.call('HSET', memory, unpack(kept))
 end
 
--- How far a node that votes has counted for a name that is leased for `ttl` ms, then `most` and the
--- floor. Else nothing, and why.
-local function counted(memory, run, ttl, name)
-  local known = redis.call('HMGET', memory, 'run', 'floor', 'ttl', 'most', 'turned', '=' .. name)
-  local floor, most = tonumber(known[2]), tonumber(known[4])
+-- How far a node that votes has counted for a name, then `most` and the floor. Else nothing, and why.
+local function counted(memory, run, name)
+  local known = redis.call('HMGET', memory, 'run', 'floor', 'most', 'turned', '=' .. name)
+  local floor, most = tonumber(known[2]), tonumber(known[3])
   if known[1] ~= run or not floor then
     return nil, redis.error_reply('TENURELOST the node does not vote')
   end
-  if tonumber(ttl) > tonumber(known[3]) then
-    redis.call('HSET', memory, 'ttl', ttl)
-  end
-  local number = math.max(tonumber(known[6] or '0'), floor)
-  local seconds, turned = tonumber(redis.call('TIME')[1]), tonumber(known[5])
+  local number = math.max(tonumber(known[5] or '0'), floor)
+  local seconds, turned = tonumber(redis.call('TIME')[1]), tonumber(known[4])
   if seconds - turned >= HALF_DAY or seconds < turned then
     floor = math.max(floor, most)
     number = floor

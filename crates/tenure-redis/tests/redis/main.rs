@@ -24,6 +24,7 @@ mod pretender;
 mod push;
 mod queue;
 mod quorum;
+mod quorum_memory;
 mod quorum_votes;
 mod redisson;
 mod redisson_cluster;

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use self::admission::Admission;
 use self::node::Nodes;
-pub use self::node::{Confirmed, Memory, Node, Plain};
+pub use self::node::{Confirmed, Memory, Node, Plain, Vote};
 use self::planting::{Planting, Want, Wanted, begin};
 use self::round::Round;
 use self::verdict::Verdict;
@@ -123,13 +123,32 @@ impl Quorum {
     /// Lets nodes vote at once that have lost their data, or are new.
     ///
     /// The caller knows that no lease from before can stand: the quorum is new, or all its clients
-    /// were stopped for longer than their ttl. Else a name may have two holders. Without this, a new
-    /// quorum waits for an hour before it grants anything.
+    /// were stopped for longer than their ttl. Else a name may have two holders. Without this, a quorum of
+    /// new nodes votes after half a minute. One of which a majority has lost its data waits for an hour.
     ///
     /// # Errors
     /// The first error of a node. The others vote.
     pub async fn admit(&self) -> Result<(), Error> {
         self.admission.now().await
+    }
+
+    /// Asks each node whether it votes, in the order of the nodes. None of them is waited for longer than for one call.
+    ///
+    /// # Errors
+    /// In place of the answer of a node, why it has none.
+    ///
+    /// # Cancel safety
+    /// Dropping the future is safe.
+    ///
+    /// # Round trips
+    /// 1 to each node, and 1 more where it is first used.
+    pub async fn memories(&self) -> Vec<(Arc<dyn Node>, Result<Memory, Error>)> {
+        let limit = self.limit(Duration::MAX);
+        let ask = async |node: &Arc<dyn Node>| {
+            let silent = |_| Err(Error::unreachable(format!("no answer within {limit:?}")));
+            (Arc::clone(node), timeout(limit, node.memory()).await.unwrap_or_else(silent))
+        };
+        join_all(self.nodes.iter().map(ask)).await
     }
 
     /// Returns how many acquisitions have needed a second round so far, because the nodes disagreed about the fence. Clones

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use tenure::store::quorum::{Confirmed, Memory, Node, Quorum};
+use tenure::store::quorum::{Confirmed, Memory, Node, Quorum, Vote};
 use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, ErrorKind, Fence, Lease, MemoryStore, Name, Owner, Share};
 use tokio::sync::Semaphore;
@@ -121,8 +121,8 @@ impl Node for Late {
 
     async fn memory(&self) -> Result<Memory, Error> {
         let left = self.losses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        let whole = Memory::Whole { longest_ttl: Duration::ZERO, counter: 0 };
-        Ok(left.map_or(whole, |left| Memory::Lost { loss: left.to_string() }))
+        let lost = |left: usize| Vote::Lost { loss: left.to_string(), since: Duration::ZERO };
+        Ok(Memory { vote: left.map_or(Vote::Given { counter: 0 }, lost), latest_end: Duration::ZERO, is_new: false })
     }
 
     async fn keep_out(&self, _: &str, _: Duration) -> Result<(), Error> {

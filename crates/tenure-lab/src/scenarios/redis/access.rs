@@ -32,7 +32,7 @@ pub(super) fn items() -> Vec<Item> {
 
 pub(crate) const NAME_FORBIDDEN: Fault = Fault {
     what: "A may no longer touch the door",
-    begin: |redis| allow(redis, "resetkeys ~gate ~*:gate ~tenure:fence ~tenure:node"),
+    begin: |redis| allow(redis, "resetkeys ~gate ~*:gate ~tenure:fence ~tenure:node ~tenure:node:ends"),
     end: |redis| allow(redis, "allkeys"),
 };
 

@@ -38,12 +38,12 @@ pub trait Node: Store {
 
     /// Keeps a node that has lost its data from voting for so long.
     ///
-    /// `loss` is the one of [`Memory::Lost`]. After another loss this does nothing.
+    /// `loss` is the one of [`Vote::Lost`]. After another loss this does nothing.
     async fn keep_out(&self, loss: &str, wait: Duration) -> Result<(), Error>;
 
     /// Lets a node vote again that has waited. It counts on from `counter` at least.
     ///
-    /// `loss` is the one of [`Memory::Waiting`]. After another loss this does nothing.
+    /// `loss` is the one of [`Vote::Waiting`]. After another loss this does nothing.
     async fn admit(&self, loss: &str, counter: u64) -> Result<(), Error>;
 }
 
@@ -58,28 +58,70 @@ pub enum Confirmed {
     NotHeld,
 }
 
-/// State of a node's memory of its leases.
+/// A node's memory of the leases that it has granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Memory {
-    /// All of them: the node votes.
-    Whole {
-        /// The longest ttl of any of them.
-        longest_ttl: Duration,
+pub struct Memory {
+    /// Whether it votes.
+    pub vote: Vote,
+    /// Time until the latest end of a lease, or of a linger, that it remembers.
+    pub latest_end: Duration,
+    /// Nobody was ever granted anything there, as far as it remembers.
+    pub is_new: bool,
+}
+
+/// Whether a node votes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Vote {
+    /// It remembers all of its leases.
+    Given {
         /// The largest counter of any of them.
         counter: u64,
     },
-    /// It has lost its data, and nobody knows how long a lease from before can stand.
+    /// It may have lost its data, and nobody knows how long a lease from before can stand.
     Lost {
         /// Identifies this loss.
         loss: String,
+        /// Time since the loss was found.
+        since: Duration,
     },
-    /// It has lost its data, and waits until no lease from before can stand.
+    /// It may have lost its data, and waits until no lease from before can stand.
     Waiting {
         /// Identifies this loss.
         loss: String,
         /// Time that is left.
         left: Duration,
     },
+}
+
+/// Time after which a node that lost its data asks the others: what is under way has arrived there by then.
+pub(super) const SETTLED: Duration = Duration::from_secs(3);
+
+/// How long a node stays out if all nodes of its quorum are new.
+pub(super) const NEW: Duration = Duration::from_secs(30);
+
+impl Memory {
+    /// Why a node does not vote, as the end of a sentence about it, and the time after which that may have changed.
+    /// None if it votes.
+    pub fn kept_out(&self) -> Option<(Duration, String)> {
+        match &self.vote {
+            Vote::Given { .. } => None,
+            Vote::Lost { since, .. } if self.is_new => {
+                let votes = NEW.saturating_sub(*since);
+                let why = format!("is new, or has lost its data: it votes in {votes:.0?} if all servers of the quorum are new");
+                Some((SETTLED.saturating_sub(*since), why))
+            }
+            Vote::Lost { since, .. } => {
+                let asks = SETTLED.saturating_sub(*since);
+                let why = format!(
+                    "has restarted or lost its data: in {asks:.0?} it asks the others how long leases from before can stand"
+                );
+                Some((asks, why))
+            }
+            Vote::Waiting { left, .. } => {
+                Some((*left, format!("has lost its data: it waits for {left:.0?} until no lease from before can stand")))
+            }
+        }
+    }
 }
 
 /// Any store as a node without fences. Nobody notices if it loses its data.
@@ -98,7 +140,7 @@ impl<S: Store> Node for Plain<S> {
     }
 
     async fn memory(&self) -> Result<Memory, Error> {
-        Ok(Memory::Whole { longest_ttl: Duration::ZERO, counter: 0 })
+        Ok(Memory { vote: Vote::Given { counter: 0 }, latest_end: Duration::ZERO, is_new: false })
     }
 
     async fn keep_out(&self, _: &str, _: Duration) -> Result<(), Error> {
