@@ -37,6 +37,7 @@ mod settings;
 mod supplied;
 mod test_clock;
 mod tries;
+mod unequal;
 mod waiting;
 
 use std::time::Duration;
