@@ -45,6 +45,7 @@ mod transport;
 pub use crate::cluster::ClusterStore;
 #[cfg(feature = "redis-1")]
 pub use crate::external::over;
+pub use crate::native::advice::Advice;
 pub use crate::native::durable::Durability;
 pub use crate::native::node::RedisNode;
 pub use crate::native::store::RedisStore;

@@ -2,6 +2,7 @@
 //! and the scripts.
 
 mod acquire;
+pub(crate) mod advice;
 pub(crate) mod cluster;
 pub(crate) mod counter;
 pub(crate) mod durable;

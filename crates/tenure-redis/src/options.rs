@@ -15,6 +15,7 @@ use url::Url;
 use self::sentinel::Group;
 use self::server::{FORMS, Server};
 use crate::cluster::ClusterStore;
+use crate::native::advice::{Advice, Listener};
 use crate::native::cluster::Cluster;
 use crate::native::durable::Durability;
 use crate::native::foreign::is_parted;
@@ -47,6 +48,7 @@ use crate::transport::nodes::{Address, Nodes};
 /// | `poll_interval=50ms` | how often a waiter polls that nobody notifies | 100 ms |
 /// | `node_timeout=20ms` | time for slow nodes of a quorum after a majority has answered | a 200th of the ttl, 5 to 50 ms |
 /// | `durability=` | [`Durability`] of grants and renewals: `none`, `replicas:K`, `majority` or `aof` | `none` |
+/// | `quiet=yes` | no [`Advice`] about the server's settings | `no` |
 /// | `db=2` | number of the database, for a unix socket too | 0 |
 /// | `ca=`, `cert=`, `key=` | PEM files for `rediss://`: the CA, the client's certificate and key | the system's CAs |
 /// | `sentinel_username=`, `sentinel_password=` | login at the Sentinels, which are not sent that of the servers | none |
@@ -73,6 +75,9 @@ pub struct Options {
     unit: Unit,
     /// A parameter of the URL that only that scheme has.
     getset: Option<&'static str>,
+    advice: Option<Listener>,
+    /// Nobody is to hear of settings that endanger locks.
+    quiet: bool,
 }
 
 /// Relation of the servers of a URL to one another.
@@ -111,6 +116,8 @@ impl Options {
             profile: None,
             unit: Unit::Millis,
             getset: None,
+            advice: None,
+            quiet: false,
         };
         let read = options.set_all(&url);
         // They may be the rest of a password with a `?` in it, which no message shows.
@@ -147,6 +154,7 @@ impl Options {
             "timeout" => self.timeout = Some(positive(key, duration()?)?),
             "poll_interval" => self.poll_interval = positive(key, duration()?)?,
             "durability" => self.durability = value.parse()?,
+            "quiet" => self.quiet = choice(key, value, ["yes", "no"])? == "yes",
             "db" => self.servers.iter_mut().try_for_each(|server| server.set_db(value))?,
             "ca" | "cert" | "key" => self.machines().try_for_each(|server| server.set_tls_file(key, value))?,
             "sentinel_username" | "sentinel_password" => {
@@ -173,7 +181,7 @@ impl Options {
             other => {
                 let what = format!("{other}= is no parameter of a Redis URL");
                 return Err(Error::invalid(what).with_hint(
-                    "known are prefix, timeout, poll_interval, node_timeout, durability, db, ca, cert, key, sentinel_username, \
+                    "known are prefix, timeout, poll_interval, node_timeout, durability, quiet, db, ca, cert, key, sentinel_username, \
                      sentinel_password, scheme, profile, unit and win",
                 ));
             }
@@ -279,6 +287,15 @@ impl Options {
     #[must_use]
     pub fn durability(mut self, level: Durability) -> Self {
         self.durability = level;
+        self
+    }
+
+    /// Has `listener` hear once of settings of the server that endanger locks, and logs them as warnings of
+    /// `tracing`. The server is asked beside the first calls, which do not wait for it, with `INFO` and
+    /// `CONFIG GET`. A user who may not send them hears nothing. Only for one server or a Sentinel group.
+    #[must_use]
+    pub fn on_advice(mut self, listener: impl Fn(Advice) + Send + Sync + 'static) -> Self {
+        self.advice = Some(Listener(Arc::new(listener)));
         self
     }
 
@@ -418,8 +435,9 @@ impl Options {
         let (timeout, poll_interval) = (self.timeout, self.poll_interval);
         let shown = if self.is_quorum() { server.to_string() } else { self.to_string() };
         let peer = server.peer()?;
+        let advice = self.advice.clone().filter(|_| !self.quiet);
         let sentinels = self.group.as_ref().map(|group| group.sentinels(&peer)).transpose()?;
-        Ok(Settings { peer, sentinels, shown, prefix, timeout, poll_interval, durability: self.durability })
+        Ok(Settings { peer, sentinels, shown, prefix, timeout, poll_interval, durability: self.durability, advice })
     }
 }
 

@@ -16,6 +16,7 @@ use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply
 use tenure::{Entry, Error, Holder, Lease, Name, Share};
 use tokio::time::Instant;
 
+use crate::native::advice::{self, Listener};
 use crate::native::counter::Counter;
 use crate::native::durable::{Confirmations, Durability};
 use crate::native::keys::Layout;
@@ -44,6 +45,8 @@ pub(crate) struct Settings {
     pub(crate) timeout: Option<Duration>,
     pub(crate) poll_interval: Duration,
     pub(crate) durability: Durability,
+    /// Hears of settings of the server that endanger locks.
+    pub(crate) advice: Option<Listener>,
 }
 
 impl Settings {
@@ -84,6 +87,10 @@ impl RedisStore {
     pub(crate) async fn connect(settings: &Settings) -> Result<Self, Error> {
         let Settings { shown, prefix, timeout, poll_interval, durability, .. } = settings;
         let store = Self::over(settings.open().await?.into(), Layout::new(prefix), shown, *timeout, *poll_interval);
+        if let Some(listener) = &settings.advice {
+            // Beside the first calls, which do not wait for it.
+            tokio::spawn(advice::ask(Arc::clone(&store.connection), shown.clone(), listener.clone()));
+        }
         let confirmations = match durability {
             Durability::None => None,
             level => Some(Arc::new(Confirmations::new(*level, settings.open().await?))),
