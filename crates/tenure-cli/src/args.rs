@@ -163,6 +163,25 @@ pub(crate) struct Taking {
     pub(crate) token: Option<String>,
 }
 
+impl Default for Taking {
+    fn default() -> Self {
+        Self {
+            kind: Kind::default(),
+            also: Vec::new(),
+            wait: None,
+            no_wait: false,
+            ttl: None,
+            max_hold: None,
+            min_hold: None,
+            kill_after: None,
+            conflict_exit_code: crate::exit::NOT_ACQUIRED,
+            label: None,
+            no_label: false,
+            token: None,
+        }
+    }
+}
+
 #[derive(Args, Debug)]
 #[command(after_help = RUN_HELP)]
 pub(crate) struct Run {
@@ -218,20 +237,7 @@ pub(crate) struct Lead {
 impl Lead {
     /// How the mutex of the leader is taken.
     pub(crate) fn taking(&self) -> Taking {
-        Taking {
-            kind: Kind::default(),
-            also: Vec::new(),
-            wait: None,
-            no_wait: false,
-            ttl: self.ttl,
-            max_hold: None,
-            min_hold: None,
-            kill_after: self.kill_after,
-            conflict_exit_code: crate::exit::NOT_ACQUIRED,
-            label: self.label.clone(),
-            no_label: false,
-            token: None,
-        }
+        Taking { ttl: self.ttl, kill_after: self.kill_after, label: self.label.clone(), ..Taking::default() }
     }
 }
 
@@ -446,11 +452,11 @@ Common uses:
 
   A job of a schedule, on five hosts whose clocks differ: one run an hour.
   The name stays taken for half an hour, by nobody when the job has ended:
-    tenure run --once-per 1h report -- ./report.sh
+    tenure run --once-per 1h --store redis://cache report -- ./report.sh
 
   Start it again whenever it ended because the lock was lost. For a service
   that runs on the host that leads, see `tenure lead`:
-    tenure run --restart leader -- ./serve.sh
+    tenure run --restart --store redis://cache leader -- ./serve.sh
 
 The command gets TENURE_NAME, TENURE_TOKEN, TENURE_FENCE (the fencing token) and
 TENURE_EXPIRES_AT (Unix milliseconds; renewals move it). With -a the first three
@@ -461,6 +467,10 @@ If the lock is lost, that group gets TERM and, after --kill-after, KILL. If
 renewals fail, it is gone before anyone else can hold the name. If the lock is
 broken or deleted, the next holder may start at once: the next renewal finds
 out, a third of the ttl later at most. TENURE_FENCE is for that time.
+If tenure is stopped or killed, it can end nothing itself. On Linux its guardian,
+a process of its own, kills the command's process group: shortly before the
+lease ends, or at once. What has left the group goes on, and so does all of it
+if the guardian is stopped or killed too. TENURE_FENCE is for that as well.
 What the command leaves in the background when it ends is no longer protected.
 A command that becomes another user is beyond our signals: write
 `sudo tenure run ...`, not `tenure run ... sudo`.
@@ -495,8 +505,15 @@ if the command dies of it. While no command runs, a HUP ends it on a terminal
 alone.
 
 What the command leaves behind gets TERM and, after --kill-after, KILL, before
-another host can lead. If tenure itself gets KILL, the command does too, and
-what that has left behind goes on.
+another host can lead.
+
+If tenure is stopped or killed, it can end nothing itself. On Linux its guardian,
+a process of its own, kills the command's process group: shortly before the
+lease ends, or at once. What has left the group goes on, and so does all of it
+if the guardian is stopped or killed too. TENURE_FENCE is for that as well.
+
+An outage of the store ends nothing. It is reported at once, again at growing
+intervals, and when it is over.
 
 The command gets the variables of `tenure run`, TENURE_FENCE among them.
 `tenure show -w NAME` follows who leads. It looks five times a second, so a
@@ -504,7 +521,7 @@ leader of a shorter time may be left out.
 
 Exit codes: the command's own, or 128+n if signal n ended it
   79  asked to end while it was losing the lead
-  69  the store gives no answer            77  the store refuses
+  69  no event loop, or no signals         77  the store refuses
   74  the embedded file cannot be used     64  usage      78  configuration
   126, 127  the command cannot be run, or was not found";
 

@@ -2,9 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io::{self, pipe};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process_group, test_kill_process_group, wait};
 
 use crate::exit::{CANNOT_RUN, Failure, by_signal};
@@ -32,25 +35,37 @@ pub(crate) enum Change {
 }
 
 impl Child {
-    /// Starts the command. Must be called from the main thread: the child dies with the thread that
-    /// started it.
-    pub(crate) fn spawn(command: &[OsString], variables: &Variables, store: &OsStr, front: bool) -> Result<Self, Failure> {
+    /// Starts the command, once `arm` has been told its group. Must be called from the main thread: the
+    /// child dies with the thread that started it.
+    pub(crate) fn spawn(
+        command: &[OsString],
+        variables: &Variables,
+        store: &OsStr,
+        front: bool,
+        arm: impl FnOnce(Pid),
+    ) -> Result<Self, Failure> {
         // A process that the command leaves behind becomes our child. So we can tell when the last
         // of its group is gone.
         #[cfg(target_os = "linux")]
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         let strangers = children();
         let mut child = myself::command();
-        child.args(exec::arguments(front, command)).process_group(0);
+        let cannot_start = |error: io::Error| {
+            let command = command.first().map(|c| c.to_string_lossy()).unwrap_or_default();
+            Failure::new(CANNOT_RUN, format!("cannot start {command:?}, {error}"))
+        };
+        // It waits at its end of the pipe, until we close ours.
+        let (gate, opener) = pipe().map_err(cannot_start)?;
+        fcntl_setfd(&gate, FdFlags::empty()).map_err(|error| cannot_start(error.into()))?;
+        child.args(exec::arguments(front, gate.as_raw_fd(), command)).process_group(0);
         set(&mut child, variables);
         // So that a tenure in it asks the same store.
         child.env(config::STORE, store);
-        let child = child.spawn().map_err(|error| {
-            let command = command.first().map(|c| c.to_string_lossy()).unwrap_or_default();
-            Failure::new(CANNOT_RUN, format!("cannot start {command:?}, {error}"))
-        })?;
+        let child = child.spawn().map_err(cannot_start)?;
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let group = group.ok_or_else(|| Failure::new(CANNOT_RUN, "the command got no process id"))?;
+        arm(group);
+        drop(opener);
         Ok(Self { group, ended: None, died_of: None, strangers })
     }
 

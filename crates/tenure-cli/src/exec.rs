@@ -1,14 +1,15 @@
-//! `tenure __exec PARENT FRONT CMD...`: the last step before the command itself runs, in its own
+//! `tenure __exec PARENT FRONT GATE CMD...`: the last step before the command itself runs, in its own
 //! process.
 //!
 //! Only a process can ask for its own parent-death signal, so the child starts as this, asks, and
-//! becomes the command.
+//! becomes the command. Before that it waits for the end of the pipe GATE: then the guardian knows it.
 
 use std::env;
 use std::env::ArgsOs;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read as _};
+use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -26,22 +27,23 @@ pub(crate) const WORD: &str = "__exec";
 pub(crate) const DIE: &str = "__die";
 
 /// The arguments that make this process's child run `command`.
-pub(crate) fn arguments(front: bool, command: &[OsString]) -> impl Iterator<Item = OsString> + '_ {
-    let parent = std::process::id().to_string();
+pub(crate) fn arguments(front: bool, gate: RawFd, command: &[OsString]) -> impl Iterator<Item = OsString> + '_ {
+    let [parent, gate] = [std::process::id().to_string(), gate.to_string()];
     let front = if front { "front" } else { "back" };
-    [WORD.into(), parent.into(), front.into()].into_iter().chain(command.iter().cloned())
+    [WORD.into(), parent.into(), front.into(), gate.into()].into_iter().chain(command.iter().cloned())
 }
 
 /// Becomes the command; returns the exit code if that fails.
 pub(crate) fn main(mut args: ArgsOs) -> u8 {
     let parent = args.next().and_then(|pid| pid.to_str()?.parse().ok());
-    let (Some(parent), Some(front), Some(program)) = (parent, args.next(), args.next()) else {
+    let (Some(parent), Some(front), Some(gate), Some(program)) = (parent, args.next(), args.next(), args.next()) else {
         say("__exec is for tenure itself; use `tenure run`");
         return USAGE;
     };
     if !die_with(parent) {
         return CANNOT_RUN;
     }
+    pass(&gate);
     if front == "front" {
         terminal::come_to_front();
     }
@@ -49,6 +51,17 @@ pub(crate) fn main(mut args: ArgsOs) -> u8 {
     let Failure { code, text, .. } = refused(&program, &error);
     say(text.unwrap_or_default());
     code
+}
+
+/// Waits until our parent has closed its end, and closes ours.
+fn pass(gate: &OsStr) {
+    // Without /proc it cannot be opened: then the guardian may be a moment late.
+    if let Ok(mut end) = File::open(Path::new("/dev/fd").join(gate)) {
+        let _ = end.read(&mut [0]);
+    }
+    if let Some(gate) = gate.to_str().and_then(|gate| gate.parse::<RawFd>().ok()) {
+        let _ = nix::unistd::close(gate);
+    }
 }
 
 /// Refuses a command that is not there or not executable, before anything is taken for it.

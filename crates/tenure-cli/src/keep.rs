@@ -292,7 +292,7 @@ fn starter() -> io::Result<pipe::Receiver> {
 
 /// Closes whatever else the caller had open: a lock of `flock`, say, or a pipe whose reader waits
 /// for its end.
-fn close_inherited() {
+pub(crate) fn close_inherited() {
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let open: Vec<RawFd> = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(|fd| *fd > 2).collect();
     for inherited in open {

@@ -9,12 +9,13 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::args::Lead;
 use crate::config::Settings;
-use crate::exit::{Failure, LOST};
+use crate::exit::{Failure, LOST, UNREACHABLE};
+use crate::guardian::Guardian;
 use crate::run::{Done, under_lock};
 use crate::signals::{Signals, unheard_before};
 use crate::supervise::End;
 use crate::take::Plan;
-use crate::{child, exec};
+use crate::{child, exec, store};
 
 /// A command that ran for less time ended too soon.
 const LONG_ENOUGH: Duration = Duration::from_secs(60);
@@ -26,17 +27,32 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 pub(crate) async fn main(args: &Lead) -> Result<u8, Failure> {
     let settings = Settings::load(&args.common)?;
     let taking = args.taking();
+    store::tell_whom_it_excludes(&settings);
     let plan = Plan { is_patient: true, ..Plan::guarded(&args.name, &taking, &settings)? };
     let mut passed_on = Signals::passed_on().map_err(|e| unheard_before(&e))?;
     let mut children = Signals::of_children().map_err(|e| unheard_before(&e))?;
+    let mut guardian = Guardian::start();
     let locker = plan.locker_unless(&mut passed_on).await?;
     let (names, voice, mut pauses) = (&plan.names, settings.voice, Pauses::default());
     loop {
         // Another candidate can run it. One that ran and ended with 127 is run again.
         args.command.first().map_or(Ok(()), |program| exec::check(program))?;
-        let guards = collecting(&mut children, plan.take_on(&locker, BootTime::now(), &mut passed_on)).await?;
+        let guards = match collecting(&mut children, plan.take_on(&locker, BootTime::now(), &mut passed_on)).await {
+            Ok(guards) => guards,
+            // No outage ends a candidate.
+            Err(Failure { code: UNREACHABLE, text, .. }) => {
+                let pause = pauses.after(Duration::ZERO);
+                let (why, after) = (text.unwrap_or_default(), format_duration(pause));
+                voice.say(format_args!("{why}; campaigning for {names} again in {after}"));
+                if let Some(signal) = collecting(&mut children, asked_within(pause, &mut passed_on)).await {
+                    return Err(Failure::signalled(signal.as_raw()));
+                }
+                continue;
+            }
+            Err(failure) => return Err(failure),
+        };
         let began = BootTime::now();
-        let done = under_lock(&args.command, &plan, &locker, guards, &mut passed_on).await;
+        let done = under_lock(&args.command, &plan, &locker, guards, &mut passed_on, &mut guardian).await;
         let ran = BootTime::now().since(began);
         let (what, pause) = match done {
             // Before the command was started.

@@ -11,6 +11,8 @@ mod event_loop;
 mod exec;
 mod exit;
 mod give_up;
+#[cfg_attr(not(target_os = "linux"), path = "guardian_elsewhere.rs")]
+mod guardian;
 mod help;
 #[cfg_attr(not(target_os = "linux"), path = "keep_elsewhere.rs")]
 mod keep;
@@ -23,6 +25,7 @@ mod myself;
 mod names;
 mod nested;
 mod observer;
+mod outage;
 mod output;
 mod run;
 mod servers;
@@ -54,6 +57,9 @@ fn main() -> ExitCode {
     }
     if first.as_deref() == Some(exec::DIE.as_ref()) {
         return exec::die().into();
+    }
+    if first.as_deref() == Some(guardian::WORD.as_ref()) {
+        return guardian::main(args).into();
     }
     log::listen();
     let ended =

@@ -14,8 +14,9 @@ use crate::child::Child;
 use crate::config::{Settings, TTL};
 use crate::exit::{Failure, LOST, USAGE, Voice, say};
 use crate::give_up::{give_up, left_taken};
+use crate::guardian::Guardian;
 use crate::signals::{Signals, unheard, unheard_before};
-use crate::supervise::{End, Supervisor, why_lost};
+use crate::supervise::{End, Supervisor, may_run_until, why_lost};
 use crate::take::{CLEAN_UP, Plan};
 use crate::terminal::{self, Terminal};
 use crate::variables::variables;
@@ -35,6 +36,7 @@ pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
     let settings = Settings::load(&args.common)?;
     let taking = match args.once_per {
         Some(period) => {
+            store::tell_whom_it_excludes(&settings);
             // It would use up the period of a host that can run it.
             args.command.first().map_or(Ok(()), |program| exec::check(program))?;
             Cow::Owned(once_per(period, &args.taking, &settings)?)
@@ -43,7 +45,7 @@ pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
     };
     let plan = Plan { renews: !args.no_renew, ..Plan::guarded(&args.name, &taking, &settings)? };
     let mut passed_on = Signals::passed_on().map_err(|e| unheard_before(&e))?;
-    let started = BootTime::now();
+    let (started, mut guardian) = (BootTime::now(), Guardian::start());
     // Settings that nobody wrote: they come of the period.
     let of_period = |failure: Failure| match args.once_per {
         Some(period) if failure.code == USAGE && args.taking.ttl.is_none() => {
@@ -55,7 +57,7 @@ pub(crate) async fn main(args: &Run) -> Result<u8, Failure> {
     args.once_per.map_or(Ok(()), |period| check_period(period, &locker.store().features()))?;
     let mut guards = plan.take_on(&locker, started, &mut passed_on).await?;
     loop {
-        let Done { end, code, .. } = under_lock(&args.command, &plan, &locker, guards, &mut passed_on).await?;
+        let Done { end, code, .. } = under_lock(&args.command, &plan, &locker, guards, &mut passed_on, &mut guardian).await?;
         if end != End::Lost || !args.restart {
             return Ok(code);
         }
@@ -133,6 +135,7 @@ pub(crate) async fn under_lock(
     locker: &Locker,
     guards: Guards,
     passed_on: &mut Signals,
+    guardian: &mut Guardian,
 ) -> Result<Done, Failure> {
     let (voice, names) = (plan.settings.voice, &plan.names);
     tell_held(plan, &guards).await;
@@ -143,11 +146,12 @@ pub(crate) async fn under_lock(
     if let Some(lost) = guards.end_reason().map(|(name, loss)| lost_before(name, &why_lost(&guards, name, loss))) {
         return Err(give_up(locker, guards, lost).await);
     }
-    let (child, terminal) = match start(command, plan, &guards) {
+    guardian.wait();
+    let (child, terminal) = match start(command, plan, &guards, guardian) {
         Ok(started) => started,
         Err(failure) => return Err(give_up(locker, guards, failure).await),
     };
-    let mut supervisor = Supervisor::new(&guards, child, terminal, plan.kill_after.unwrap_or_default(), voice);
+    let mut supervisor = Supervisor::new(&guards, child, terminal, plan.kill_after.unwrap_or_default(), voice, guardian);
     supervisor.unrenewed = (!plan.renews).then_some("its ttl ran out, and with --no-renew nothing prolongs it");
     let end = supervisor.watch(passed_on, &mut jobs).await;
     supervisor.terminal.take_back();
@@ -155,6 +159,7 @@ pub(crate) async fn under_lock(
         // Another host leads next.
         supervisor.end_rest().await;
     }
+    guardian.disarm();
     let left = supervisor.child.is_left();
     let hung_up = supervisor.child.died_of() == Some(Signal::HUP.as_raw());
     let was_asked = supervisor.asked.iter().any(|signal| *signal != Signal::HUP || hung_up);
@@ -179,21 +184,24 @@ pub(crate) async fn under_lock(
 }
 
 async fn tell_held(plan: &Plan<'_>, guards: &Guards) {
-    let (voice, names) = (plan.settings.voice, &plan.names);
+    let (voice, names, store) = (plan.settings.voice, &plan.names, store::shown(plan.settings));
     let fences: Option<Vec<_>> = guards.fences().map(|(_, fence)| Some(fence?.to_string())).collect();
     let told = match fences {
-        Some(fences) => voice.detail_aside(format_args!("{names} is held, fence {}", fences.join(", "))),
-        None => voice.detail_aside(format_args!("{names} is held")),
+        Some(fences) => voice.detail_aside(format_args!("{names} is held, fence {}, in {store}", fences.join(", "))),
+        None => voice.detail_aside(format_args!("{names} is held in {store}")),
     };
     told.finish().await;
 }
 
-fn start(command: &[OsString], plan: &Plan<'_>, guards: &Guards) -> Result<(Child, Terminal), Failure> {
+fn start(command: &[OsString], plan: &Plan<'_>, guards: &Guards, guardian: &Guardian) -> Result<(Child, Terminal), Failure> {
     // The keys of a candidate are for the candidate.
     let front = Terminal::is_wanted() && !plan.is_patient;
-    let child = Child::spawn(command, &variables(guards), &store::for_child(plan.settings), front)?;
+    // As it is before the command can change it.
+    let mut terminal = if front { Terminal::remembered() } else { Terminal::default() };
+    let child = Child::spawn(command, &variables(guards), &store::for_child(plan.settings), front, |group| {
+        guardian.arm(group, Some(may_run_until(guards)));
+    })?;
     terminal::write_from_background();
-    let mut terminal = Terminal::default();
     if front {
         // The child comes to the front by itself, before it runs the command; we only have to know.
         terminal.expect(child.group());

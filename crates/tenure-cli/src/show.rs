@@ -73,7 +73,7 @@ fn say_which(settings: &Settings, name: Option<&Name>, pattern: Option<&str>, sh
             None => voice.say(format_args!("no lock of tenure is held in {store}")),
         },
         _ if shown < all => voice.say(format_args!("{shown} of {all} names in {store}")),
-        _ => voice.detail(format_args!("the locks in {store}")),
+        _ => {}
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tenure::store::Login;
 use tenure::store::quorum::Quorum;
 use tenure::{Locker, LockerBuilder};
+use tenure_redis::Advice;
 use tenure_stores::Options;
 
 use crate::args::{Admit, Migration};
@@ -23,6 +24,7 @@ pub(crate) async fn open(settings: &Settings) -> Result<LockerBuilder, Failure> 
 
 /// A locker for single steps; `None` if the store is a file that nobody has made yet.
 pub(crate) async fn open_existing(settings: &Settings, ttl: Option<Duration>) -> Result<Option<Locker>, Failure> {
+    settings.voice.detail(format_args!("the store is {}", shown(settings)));
     if is_missing(settings)? {
         return Ok(None);
     }
@@ -61,6 +63,14 @@ pub(crate) fn shown(settings: &Settings) -> String {
     match settings.store_from {
         Source::Default => format!("{}, the file of this user alone", store.display()),
         _ => store.display().to_string(),
+    }
+}
+
+/// Says, of a command for several hosts, that the private file excludes nobody else.
+pub(crate) fn tell_whom_it_excludes(settings: &Settings) {
+    if settings.store_from == Source::Default {
+        let what = format!("other users and other hosts are not excluded: the lock is in {}", shown(settings));
+        settings.voice.say(format_args!("{what}; name a store for all of them with --store or TENURE_STORE"));
     }
 }
 
@@ -105,12 +115,16 @@ fn options(settings: &Settings) -> Result<Options, Failure> {
     if let Some(credentials) = credentials {
         options = options.credentials(credentials);
     }
-    match (options, &settings.sentinel_password) {
-        (Options::Redis(options), Some(password)) => {
-            Ok(Options::Redis(options.sentinel_credentials(Login::of_password(&password.0))))
-        }
-        (options, _) => Ok(options),
+    let Options::Redis(mut options) = options else { return Ok(options) };
+    if let Some(password) = &settings.sentinel_password {
+        options = options.sentinel_credentials(Login::of_password(&password.0));
     }
+    let (voice, store) = (settings.voice, for_child(settings));
+    Ok(Options::Redis(options.on_advice(move |advice| {
+        let what = format!("warning about {}: {advice}; quiet=yes in the store URL ends this warning", store.display());
+        // What most servers do is no news for each run.
+        drop(if advice == Advice::Forgets { voice.detail_aside(what) } else { voice.say_aside(what) });
+    })))
 }
 
 /// The path of the lock file, if the store is one.

@@ -10,6 +10,7 @@ use tokio::time::sleep;
 use crate::child::{Change, Child};
 use crate::exec;
 use crate::exit::{Voice, say_aside};
+use crate::guardian::Guardian;
 use crate::signals::Signals;
 use crate::terminal::{self, Terminal};
 
@@ -64,6 +65,7 @@ pub(crate) struct Supervisor<'a> {
     pub(crate) terminal: Terminal,
     kill_after: Duration,
     voice: Voice,
+    guardian: &'a Guardian,
     /// Why a lease runs out that nobody renews.
     pub(crate) unrenewed: Option<&'static str>,
     /// When to stop a group that was asked to stop itself.
@@ -77,13 +79,21 @@ pub(crate) struct Supervisor<'a> {
 }
 
 impl<'a> Supervisor<'a> {
-    pub(crate) fn new(guards: &'a Guards, child: Child, terminal: Terminal, kill_after: Duration, voice: Voice) -> Self {
+    pub(crate) fn new(
+        guards: &'a Guards,
+        child: Child,
+        terminal: Terminal,
+        kill_after: Duration,
+        voice: Voice,
+        guardian: &'a Guardian,
+    ) -> Self {
         Self {
             guards,
             child,
             terminal,
             kill_after,
             voice,
+            guardian,
             unrenewed: None,
             stop_at: None,
             echo: false,
@@ -95,6 +105,10 @@ impl<'a> Supervisor<'a> {
     /// Watches until the command has ended, or has been ended because the lock was lost.
     pub(crate) async fn watch(&mut self, passed_on: &mut Signals, jobs: &mut Signals) -> End {
         let mut lost = pin!(self.guards.lost());
+        self.tell_guardian();
+        // Several times between two renewals. The guardian acts by a word that is a ttl old at least.
+        let every = (self.guards.lease_remaining() / 12).max(LOOK);
+        let mut renewals = pin!(sleep(every));
         loop {
             // By the clock: after a stop or a sleep, before anything else is done for the command.
             if let Some((name, loss)) = self.guards.end_reason() {
@@ -113,6 +127,10 @@ impl<'a> Supervisor<'a> {
                     self.asked.extend(Some(signal).filter(|signal| asks_to_end(*signal)));
                     self.child.signal(signal);
                 }
+                () = &mut renewals => {
+                    self.tell_guardian();
+                    renewals.set(sleep(every));
+                }
                 // It did not stop by itself; or it was stopped before, and we hear of no stop.
                 () = reached(stop_at) => self.suspend(false),
             }
@@ -128,6 +146,11 @@ impl<'a> Supervisor<'a> {
         } else {
             Interrupt::Us
         }
+    }
+
+    /// Tells the guardian until when the command may run.
+    fn tell_guardian(&self) {
+        self.guardian.arm(self.child.group(), Some(may_run_until(self.guards)));
     }
 
     fn job_control(&mut self, signal: Signal) {
@@ -179,6 +202,8 @@ impl<'a> Supervisor<'a> {
             // The key stopped the command's group alone.
             self.echo = kill_current_process_group(Signal::TSTP).is_ok();
         }
+        // The group is stopped as well, so it may live on.
+        self.guardian.arm(self.child.group(), None);
         self.woken = kill_process(getpid(), Signal::STOP).is_ok();
         self.resume(wants_terminal);
     }
@@ -190,6 +215,7 @@ impl<'a> Supervisor<'a> {
             self.child.signal(Signal::KILL);
             return;
         }
+        self.tell_guardian();
         if wants_terminal || self.terminal.was_given() {
             self.terminal.give(self.child.group());
         }
@@ -295,6 +321,11 @@ impl<'a> Supervisor<'a> {
 pub(crate) fn why_lost(guards: &Guards, name: &Name, loss: EndReason) -> String {
     let of_it = guards.iter().find(|guard| guard.name() == name);
     loss.because_of(of_it.and_then(tenure::Guard::renewal_error).as_ref())
+}
+
+/// End of the lease at the store, a little earlier: nothing runs then.
+pub(crate) fn may_run_until(guards: &Guards) -> BootTime {
+    BootTime::now() + guards.lease_remaining().saturating_sub(MARGIN)
 }
 
 /// Whether a program that gets it is to end.

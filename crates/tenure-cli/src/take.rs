@@ -15,6 +15,7 @@ use crate::config::{Settings, TTL};
 use crate::exit::{Failure, UNREACHABLE, about};
 use crate::names::Names;
 use crate::observer::Observer;
+use crate::outage::Outage;
 use crate::signals::Signals;
 use crate::{min_hold, nested, store};
 
@@ -100,27 +101,41 @@ impl<'a> Plan<'a> {
     /// its server.
     async fn contact(&self, started: BootTime) -> Result<LockerBuilder, Failure> {
         let limit = self.wait().unwrap_or(FIRST_CONTACT);
-        let mut pause = PAUSE.0;
+        let (mut pause, mut outage, voice) = (PAUSE.0, Outage::default(), self.settings.voice);
         loop {
-            let left = limit.saturating_sub(BootTime::now().since(started));
+            let left = self.left(limit, started);
             // One operation longer than the wait, and without one as long as an answer may take.
-            let patience = if limit.is_zero() { FIRST_CONTACT } else { left + PAUSE.1 };
+            let patience = if limit.is_zero() || self.is_patient { FIRST_CONTACT } else { left + PAUSE.1 };
             let opened = match timeout(patience, store::open(self.settings)).await {
                 Ok(Err(failure)) if failure.code == UNREACHABLE => failure,
-                Ok(opened) => return opened,
+                Ok(opened) => {
+                    if opened.is_ok() && outage.is_over() {
+                        drop(voice.say_aside("the store answers now"));
+                    }
+                    return opened;
+                }
                 Err(_) => Failure::new(UNREACHABLE, format!("the store gave no answer within {}", format_duration(limit))),
             };
-            let left = limit.saturating_sub(BootTime::now().since(started));
+            let left = self.left(limit, started);
             if left.is_zero() {
                 return Err(opened);
             }
-            if pause == PAUSE.0 {
-                let why = opened.text.unwrap_or_default();
-                drop(self.settings.voice.say_aside(format_args!("{why}; trying again for {}", format_duration(left))));
+            let why = opened.text.unwrap_or_default();
+            if let Some(lasting) = outage.failed(why.clone(), BootTime::now()) {
+                let trying = match self.is_patient {
+                    true => format!("trying again{lasting} now"),
+                    false => format!("trying again for {}", format_duration(left)),
+                };
+                drop(voice.say_aside(format_args!("{why}; {trying}")));
             }
             sleep(pause.min(left)).await;
             pause = (pause * 2).min(PAUSE.1);
         }
+    }
+
+    /// Time left for the first contact. A candidate tries for ever.
+    fn left(&self, limit: Duration, started: BootTime) -> Duration {
+        if self.is_patient { Duration::MAX } else { limit.saturating_sub(BootTime::now().since(started)) }
     }
 
     /// Takes the lock in a store that is open, unless a signal ends the wait that began at
@@ -129,7 +144,7 @@ impl<'a> Plan<'a> {
         let observer = Observer::new(&self.names, self.wait(), self.settings.voice);
         let acquire = self.acquire(locker, started, &observer)?;
         let ended = {
-            let (mut acquiring, mut silence) = (pin!(acquire.acquire()), pin!(sleep(SILENCE)));
+            let (mut acquiring, mut silence, mut told) = (pin!(acquire.acquire()), pin!(sleep(SILENCE)), false);
             loop {
                 tokio::select! {
                     biased;
@@ -138,10 +153,12 @@ impl<'a> Plan<'a> {
                         Ok(guards) => break Ok(guards),
                         Err(error) => break Err(self.not_acquired(locker, error).await),
                     },
-                    // A store that is slow to answer has not said yet for whom.
-                    () = &mut silence, if !silence.is_elapsed() => if !observer.say_who_holds() {
+                    () = &mut silence => {
+                        // A store that is slow to answer has not said yet for whom.
+                        told |= !told && observer.say_who_holds();
+                        observer.say_outage_again();
                         silence.set(sleep(SILENCE));
-                    },
+                    }
                 }
             }
         };
@@ -304,16 +321,4 @@ fn kill_after(ttl: Duration, asked: Option<Duration>, usual: Option<Duration>) -
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn work_gets_at_most_a_third_of_the_ttl_to_stop() {
-        let s = Duration::from_secs;
-        assert_eq!(kill_after(s(30), None, None).unwrap(), s(5));
-        assert_eq!(kill_after(s(3), None, Some(s(2))).unwrap(), s(1));
-        assert_eq!(kill_after(s(30), None, Some(s(2))).unwrap(), s(2));
-        assert_eq!(kill_after(s(30), Some(s(10)), None).unwrap(), s(10));
-        assert_eq!(kill_after(s(30), Some(s(11)), None).unwrap_err().code, 64);
-    }
-}
+mod tests;

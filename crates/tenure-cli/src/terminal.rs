@@ -11,7 +11,7 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr,
 /// The controlling terminal, while a child is run on it.
 #[derive(Debug, Default)]
 pub(crate) struct Terminal {
-    /// As it was when the child got it.
+    /// Its modes before the child got it.
     before: Option<Termios>,
     /// The group that has got it.
     given: Option<Pid>,
@@ -26,9 +26,13 @@ impl Terminal {
         stdin().is_terminal() && !is_pipe() && is_ours(stdin())
     }
 
+    /// The terminal, with its modes of now.
+    pub(crate) fn remembered() -> Self {
+        Self { before: tcgetattr(stdin()).ok(), given: None }
+    }
+
     /// Notes that `group` takes the terminal by itself.
     pub(crate) fn expect(&mut self, group: Pid) {
-        self.before = tcgetattr(stdin()).ok();
         self.given = Some(group);
     }
 
@@ -133,6 +137,12 @@ impl Kin {
         let (parent, group, session) = (fields.next()??, fields.next()??, fields.next()??);
         Some(Self { parent, group, session })
     }
+}
+
+/// When a process was started, in ticks since boot.
+pub(crate) fn started(pid: Pid) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
 }
 
 /// The parent of a process.

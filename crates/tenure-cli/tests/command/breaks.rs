@@ -24,7 +24,7 @@ fn data_of_an_application_is_broken_on_demand_alone() {
     }
 }
 
-/// Whoever knows whom or which grant he means breaks nothing else.
+/// A caller that names a holder or a grant breaks nothing else.
 #[test]
 fn a_condition_that_does_not_hold_breaks_nothing() {
     let place = Place::new();

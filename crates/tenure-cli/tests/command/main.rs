@@ -12,6 +12,7 @@ mod ends;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod fork;
+mod guarded;
 mod kinds;
 mod lab;
 mod lead;

@@ -335,7 +335,8 @@ fn a_script_that_holds_until_its_end() {
     // Ended from outside, or by a loss: the work cleans up and ends before the lock is free.
     here.program(
         "backup",
-        "trap 'sleep 0.3; echo one >> cleaned; sleep 0.3; echo two >> cleaned; exit 1' TERM; echo $$ >> begun; \
+        "trap 'sleep 0.3; echo one >> cleaned; sleep 0.3; echo two >> cleaned; exit 1' TERM; \
+         sleep 600 & echo $! > child; echo $$ >> begun; \
          while :; do sleep 0.1; done",
     );
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
@@ -346,6 +347,7 @@ fn a_script_that_holds_until_its_end() {
         assert_eq!(common::code(status), 143, "{signal}");
         assert!(here.is_free("backup"), "{signal}");
         assert_eq!(kill(backup, None), Err(Errno::ESRCH), "{signal}: the work goes on without the lock");
+        assert!(common::is_dead(here.place.pid("child")), "{signal}: a part of the work goes on without the lock");
         assert_eq!(here.place.read("cleaned"), "one\ntwo\n", "{signal}");
         for file in ["begun", "cleaned"] {
             fs::remove_file(here.place.path(file)).unwrap();

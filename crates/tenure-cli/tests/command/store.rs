@@ -106,7 +106,7 @@ fn show_says_which_store_it_is_of() {
         assert!(place.output(args).err.contains(&told), "{args:?}");
     }
     assert_eq!(place.output(&["acquire", "x"]).code, 0);
-    assert!(place.output(&["show", "-v"]).err.contains("the locks in sqlite:"));
+    assert!(place.output(&["show", "-v"]).err.contains("the store is sqlite:"));
     let named = place.output(&["show", "--store", "sqlite:y.db"]);
     assert!(named.err.contains("y.db\n") && !named.err.contains("alone"), "{}", named.err);
 }

@@ -192,7 +192,7 @@ async fn notices_do_not_shorten_the_pauses_of_an_outage() {
     released(held).await;
     let _guard = timeout(SOON, waiting).await.unwrap().unwrap().unwrap();
     let told: Vec<String> = told.all().into_iter().filter(|what| !what.starts_with("busy")).collect();
-    assert_eq!(told, ["outage", "outage", "recovered"], "a reason is told once");
+    assert_eq!(told, ["outage", "outage", "recovered"], "one report of each reason");
 }
 
 /// Without notices a waiter polls at the interval, with jitter, and never starves others.
