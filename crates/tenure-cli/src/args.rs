@@ -307,6 +307,7 @@ pub(crate) struct Release {
 
 #[derive(Args, Debug)]
 #[command(after_help = SHOW_HELP)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Show {
     /// Print nothing; exit 0 if NAME is held or waited for, 1 if it is free
     #[arg(short, long, requires = "name", conflicts_with_all = ["until_free", "wait", "watch"])]

@@ -51,10 +51,8 @@ impl Observer {
                     drop(voice.say_aside(format_args!("the store does not serve us{lasting}, {error}; waiting goes on")));
                 }
             }
-            Waiting::Recovered => {
-                if heard.lock().unwrap_or_else(PoisonError::into_inner).outage.is_over() {
-                    drop(voice.say_aside("the store serves us again"));
-                }
+            Waiting::Recovered if heard.lock().unwrap_or_else(PoisonError::into_inner).outage.is_over() => {
+                drop(voice.say_aside("the store serves us again"));
             }
             _ => {}
         }

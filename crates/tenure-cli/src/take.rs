@@ -122,9 +122,10 @@ impl<'a> Plan<'a> {
             }
             let why = opened.text.unwrap_or_default();
             if let Some(lasting) = outage.failed(why.clone(), BootTime::now()) {
-                let trying = match self.is_patient {
-                    true => format!("trying again{lasting} now"),
-                    false => format!("trying again for {}", format_duration(left)),
+                let trying = if self.is_patient {
+                    format!("trying again{lasting} now")
+                } else {
+                    format!("trying again for {}", format_duration(left))
                 };
                 drop(voice.say_aside(format_args!("{why}; {trying}")));
             }

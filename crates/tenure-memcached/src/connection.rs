@@ -240,7 +240,7 @@ mod tests {
     async fn what_was_sent_counts_as_late_for_some_seconds() {
         let server = MemcachedServer::start();
         let proxy = Proxy::start_opaque(server.addr());
-        let connection = Connection::new("127.0.0.1", proxy.addr().port(), Login::default());
+        let connection = Connection::new("127.0.0.1", proxy.addr().port(), Credentials::default());
         let after = |seconds| Instant::now() + Duration::from_secs(seconds);
         let link = connection.link(after(5), after(5)).await.unwrap();
         proxy.hold_requests();

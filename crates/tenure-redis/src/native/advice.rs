@@ -48,7 +48,7 @@ pub(crate) async fn ask(connection: Arc<Connection>, shown: String, listener: Li
     questions.cmd("CONFIG").arg("GET").arg("appendfsync");
     let asked = connection.exchange(Instant::now() + PATIENCE, Repeat::Freely, |_| questions.clone()).await;
     let Ok(answers) = asked.map(|exchange| exchange.answers) else { return };
-    let mut answers = answers.into_iter().map(|answer| answer.ok());
+    let mut answers = answers.into_iter().map(Result::ok);
     let mut info = || answers.next().flatten().and_then(|text| redis::from_redis_value::<String>(text).ok()).unwrap_or_default();
     let (memory, persistence, replication) = (info(), info(), info());
     let fsync = answers.next().flatten().and_then(|pair| redis::from_redis_value::<Vec<String>>(pair).ok());

@@ -401,7 +401,9 @@ async fn an_admission_begins_with_the_first_try_and_before_its_answer() {
         assert!(matches!(answer, Ok(AcquireReply::Refused { .. })), "{answer:?}");
         let has = |server: &RedisServer| server.command(&["HEXISTS", "tenure:node", field]) == 1;
         assert!(servers.iter().filter(|server| has(server)).count() >= 2, "{field}");
-        servers.iter().for_each(|server| server.shift_clock(4_000));
+        for server in &servers {
+            server.shift_clock(4_000);
+        }
     }
 }
 

@@ -13,11 +13,13 @@ use crate::{LONG, patient};
 
 /// Takes the server from the grant that it forgets to the copy with which it comes back.
 type Return = Box<dyn FnOnce(&RedisServer) + Send>;
+/// Prepares a server before the grant.
+type Prepare = fn(&RedisServer) -> Return;
 
 /// How a server comes to an older copy: its settings, and what is done before and after the grant.
-fn older_copies() -> Vec<(&'static str, bool, fn(&RedisServer) -> Return)> {
-    let restarts: fn(&RedisServer) -> Return = |_| Box::new(RedisServer::restart);
-    let mut all: Vec<(_, _, fn(&RedisServer) -> Return)> = vec![("a whole log", true, restarts)];
+fn older_copies() -> Vec<(&'static str, bool, Prepare)> {
+    let restarts: Prepare = |_| Box::new(RedisServer::restart);
+    let mut all: Vec<(_, _, Prepare)> = vec![("a whole log", true, restarts)];
     all.push(("a snapshot of its own", false, |server| {
         server.cli("SAVE");
         Box::new(RedisServer::restart)
@@ -204,7 +206,9 @@ fn new_servers() -> (Vec<RedisServer>, String) {
 /// Moves the clocks of all until something is granted. Returns how far.
 async fn votes_after(servers: &[RedisServer], store: &Quorum) -> i64 {
     for seconds in (0..3_600).step_by(2) {
-        servers.iter().for_each(|server| server.shift_clock(seconds * 1_000));
+        for server in servers {
+            server.shift_clock(seconds * 1_000);
+        }
         for _ in 0..2 {
             if let Ok(AcquireReply::Granted(_)) = store.acquire(&asks("door", LONG)).await {
                 return seconds;

@@ -189,15 +189,12 @@ fn found(live: &Live<Client>, row: &Row) -> Result<Found, Error> {
     let (id, session) = session(live, row)?;
     let marked = name.rsplit_once(' ').and_then(|(mark, ttl)| Some((mark, canonical::<u64>(ttl)?)));
     let ours = marked.map(|(mark, ttl)| (Owner::from_bytes(mark.as_bytes()), ttl)).filter(|(owner, _)| owner.is_generated());
-    let holder = match ours {
-        Some((owner, ttl)) => {
-            let left = ttl.saturating_sub(idle.and_then(|idle| u64::try_from(idle).ok()).unwrap_or_default());
-            Holder::new(owner, Share::MUTEX).with_ttl(Duration::from_millis(left))
-        }
-        None => {
-            let owner = Owner::from_bytes(format!("pid {id}, {user}, {name}").into_bytes());
-            Holder::new(owner, Share::MUTEX).with_of_session(true)
-        }
+    let holder = if let Some((owner, ttl)) = ours {
+        let left = ttl.saturating_sub(idle.and_then(|idle| u64::try_from(idle).ok()).unwrap_or_default());
+        Holder::new(owner, Share::MUTEX).with_ttl(Duration::from_millis(left))
+    } else {
+        let owner = Owner::from_bytes(format!("pid {id}, {user}, {name}").into_bytes());
+        Holder::new(owner, Share::MUTEX).with_of_session(true)
     };
     Ok(Found { session, id, holder })
 }

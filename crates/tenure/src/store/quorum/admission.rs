@@ -159,6 +159,7 @@ mod tests {
         Duration::from_secs(secs)
     }
 
+    #[allow(clippy::unnecessary_wraps, reason = "none stands for a node that does not answer")]
     fn memory(vote: Vote, end: u64) -> Option<Memory> {
         Some(Memory { vote, latest_end: secs(end), is_new: false })
     }
