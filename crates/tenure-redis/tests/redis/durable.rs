@@ -247,19 +247,25 @@ async fn other_schemes_have_no_durability() {
     assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("native scheme"), "{error}");
 }
 
-/// The server becomes a replica while a grant waits for its copy, and a master again.
+/// A server that becomes a replica amid it answers so, and ends the connection. Here the connection stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_demotion_amid_a_confirmation_ends_no_wait() {
+async fn a_demotion_amid_a_confirmation_is_an_outage() {
     let (server, others, locks) = with_replicas(1, "durability=replicas:1").await;
     others[0].stop();
-    let waiting = tokio::spawn(async move { locks.mutex("door").wait(LONG).acquire().await });
+    let asking = tokio::spawn(locks.mutex("door").try_acquire());
     wait_until(PATIENCE, "the confirmation", || server.cli("INFO clients").contains("blocked_clients:1"));
+    let clients = server.cli("CLIENT LIST");
+    let blocked = clients.lines().find(|client| client.contains(" flags=b")).unwrap();
+    let id = blocked.split(' ').next().unwrap().trim_start_matches("id=");
+    server.command(&["CLIENT", "UNBLOCK", id, "ERROR"]);
+    let error = timeout(PATIENCE, asking).await.expect("it is answered").unwrap().unwrap_err();
+    assert!(error.is_transient() && error.may_have_been_applied(), "{error:?}");
     server.command(&["REPLICAOF", "127.0.0.1", "1"]);
     let store = crate::store(&format!("{}?timeout=4s&durability=replicas:1", server.url())).await;
     let error = Locker::new(store).mutex("other").try_acquire().await.unwrap_err();
     assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("replica"), "{error:?}");
     server.command(&["REPLICAOF", "NO", "ONE"]);
     others[0].cont();
-    let granted = timeout(LONG, waiting).await.expect("it is granted").unwrap().unwrap();
+    let granted = timeout(LONG, locks.mutex("gate").acquire()).await.expect("it is granted").unwrap();
     assert_eq!(replicas(&granted), Some(1));
 }
