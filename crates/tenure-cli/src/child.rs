@@ -35,7 +35,7 @@ pub(crate) enum Change {
 }
 
 impl Child {
-    /// Starts the command, once `arm` has been told its group. Must be called from the main thread: the
+    /// Starts the command, after a call of `arm` with its group. Must be called from the main thread: the
     /// child dies with the thread that started it.
     pub(crate) fn spawn(
         command: &[OsString],
