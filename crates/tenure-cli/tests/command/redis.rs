@@ -316,8 +316,8 @@ fn waiting_rides_out_an_outage_and_tells_it_until_it_is_over() {
     let said = place.read("said");
     let (down, up) =
         ["does not serve us", "serves us again"].map(|what| said.lines().filter(|line| line.contains(what)).count()).into();
-    // Its first repetition comes after 5 s, and each reason is reported once until then.
-    assert!((2..8).contains(&down) && up == 1, "{said}");
+    // On a busy machine a second outage may follow.
+    assert!(down >= 2 && up >= 1, "{said}");
 }
 
 /// The store has released the lease for the keeper, and nobody has heard of it.
