@@ -468,10 +468,11 @@ If the lock is lost, that group gets TERM and, after --kill-after, KILL. If
 renewals fail, it is gone before anyone else can hold the name. If the lock is
 broken or deleted, the next holder may start at once: the next renewal finds
 out, a third of the ttl later at most. TENURE_FENCE is for that time.
-If tenure is stopped or killed, it can end nothing itself. On Linux its guardian,
-a process of its own, kills the command's process group: shortly before the
-lease ends, or at once. What has left the group goes on, and so does all of it
-if the guardian is stopped or killed too. TENURE_FENCE is for that as well.
+If tenure is stopped or killed, it can end nothing itself. On Linux its
+guardian, a process of its own, kills the command's process group: shortly
+before the lease ends, or at once. What has left the group goes on, and so does
+all of it if the guardian is stopped or killed too. TENURE_FENCE is for that as
+well.
 What the command leaves in the background when it ends is no longer protected.
 A command that becomes another user is beyond our signals: write
 `sudo tenure run ...`, not `tenure run ... sudo`.
@@ -508,10 +509,11 @@ alone.
 What the command leaves behind gets TERM and, after --kill-after, KILL, before
 another host can lead.
 
-If tenure is stopped or killed, it can end nothing itself. On Linux its guardian,
-a process of its own, kills the command's process group: shortly before the
-lease ends, or at once. What has left the group goes on, and so does all of it
-if the guardian is stopped or killed too. TENURE_FENCE is for that as well.
+If tenure is stopped or killed, it can end nothing itself. On Linux its
+guardian, a process of its own, kills the command's process group: shortly
+before the lease ends, or at once. What has left the group goes on, and so does
+all of it if the guardian is stopped or killed too. TENURE_FENCE is for that as
+well.
 
 An outage of the store ends nothing. It is reported at once, again at growing
 intervals, and when it is over.

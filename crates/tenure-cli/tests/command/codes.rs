@@ -357,7 +357,7 @@ fn the_page_of_the_stores_has_every_parameter() {
     let error = tenure_redis::Options::parse("redis://h?nothing=1").unwrap_err().to_string();
     let known = error.rsplit("known are ").next().unwrap().replace(" and ", ", ");
     // Of the file, of tables, and of ZooKeeper.
-    let others = ["mode", "group", "create", "listen", "sslmode", "table", "acl"];
+    let others = ["mode", "group", "create", "listen", "members", "sslmode", "table", "writers", "acl"];
     let known: BTreeSet<_> = known.split(", ").chain(others).collect();
     assert_eq!(told, known);
 }

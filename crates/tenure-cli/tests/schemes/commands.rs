@@ -164,7 +164,10 @@ fn what_others_hold_is_shown_and_broken_by_name() {
         assert!((30_000..=41_000).contains(&holder["ttl_ms"].as_u64().unwrap()), "{parameters}: {holder}");
         assert_eq!(store.shown(&[]), Vec::<Value>::new(), "{parameters}: a value of others may be anything");
         assert_eq!(store.tenure(&["run", "-n", "x", "--", "true"]).code, 75, "{parameters}");
-        let broken = store.tenure(&["break", "x"]);
+        if parameters.contains("scheme=native") {
+            assert_eq!(store.tenure(&["break", "x"]).code, 77, "{parameters}: it may be data");
+        }
+        let broken = store.tenure(&["break", "--foreign", "x"]);
         assert_eq!(broken.code, 0, "{parameters}: {broken:?}");
         assert_eq!(store.tenure(&["run", "-n", "x", "--", "true"]).code, 0, "{parameters}");
     }

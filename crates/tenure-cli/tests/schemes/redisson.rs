@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use tenure_testkit::{RedisCluster, RedisServer, Reply};
 
 use crate::common::{Place, Running, wait_for};
-use crate::sides::{Library, contend, each_wakes_the_other, each_wakes_the_other_at, java, library, one_at_a_time, take_turns};
+use crate::sides::{
+    Library, contend, each_wakes_the_other, each_wakes_the_other_at, is_at_rest, java, library, one_at_a_time, take_turns,
+};
 
 const LOCK: Library = library("redisson", "scheme=redisson", java);
 const FENCED: Library = Library { name: "redisson-fenced", ..LOCK };
@@ -210,7 +212,8 @@ fn a_release_of_either_side_wakes_the_other_in_a_cluster() {
             listening.sum::<i64>()
         };
         // Ours leaves no channel at once.
-        let waits: [&dyn Fn() -> bool; 3] = [&|| listeners() == 1, &|| true, &|| listeners() == 2];
+        let waits: [&dyn Fn() -> bool; 3] =
+            [&|| listeners() == 1, &|| true, &|| listeners() == 2 && cluster.servers().iter().all(is_at_rest)];
         let after = each_wakes_the_other_at(&cluster.url(), &library, waits);
         println!("{}: ours and theirs after {after:?}", library.name);
     }

@@ -59,7 +59,7 @@ async fn a_server_without_a_free_connection_is_asked_again() {
         }
         let url = server.url().replace("//", &format!("//{}", login.unwrap_or_default()));
         let error = Options::parse(&url).unwrap().open().await.unwrap_err();
-        assert!(error.kind() == ErrorKind::Unreachable && error.to_string().contains("-c"), "{error:?}");
+        assert!(error.kind() == ErrorKind::Overloaded && error.to_string().contains("-c"), "{error:?}");
         others.clear();
         let opened = async { while Options::parse(&url).unwrap().open().await.is_err() {} };
         timeout(PATIENCE, opened).await.expect("it is not found again");

@@ -51,8 +51,8 @@ const OPEN_TRANSACTIONS: &str =
     "SELECT trx_id, trx_mysql_thread_id, trx_started, trx_state, trx_query FROM information_schema.innodb_trx";
 
 /// Counts the sweeps of a table that wait.
-const SWEEPS: &str = "SELECT COUNT(*) FROM information_schema.innodb_trx
-  WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%`locks` SET fence = GREATEST(fence,%'";
+const SWEEPS: &str = "SELECT COUNT(*) FROM information_schema.processlist
+  WHERE id <> CONNECTION_ID() AND info LIKE '%`locks` SET fence = GREATEST(fence,%'";
 
 /// Counts the sessions of stores.
 const SESSIONS: &str = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = 'locks'";
