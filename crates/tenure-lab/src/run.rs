@@ -115,12 +115,14 @@ fn has_no_answer(text: &str) -> bool {
 
 const WITHIN: [&str; 3] = ["did not answer within ", "no reply within ", "no answer within "];
 /// As the stores say it where they do not name the time.
-const IN_TIME: [&str; 10] = [
+const IN_TIME: [&str; 11] = [
     "did not answer in time",
     "could not answer in time",
     "no connection in time",
     "no connection: timed out",
     "no connection: no answer in time",
+    // A connection on which another call had no answer is closed.
+    "the connection failed: connection closed",
     "the first release had no answer",
     "and what was sent may still run",
     "the statement took too long",
@@ -268,6 +270,7 @@ mod tests {
             "A failed: the store did not answer within 250ms",
             "expected Released, and it is Unknown: no reply within 250.5ms",
             "expected Released, and it is Unknown: 127.0.0.1:11211: the server did not answer in time",
+            "expected Released, and it is Unknown: the connection failed: connection closed",
             "A was notified only after 260ms",
         ] {
             assert!(is_late(1, text, false), "{text}");
