@@ -441,7 +441,7 @@ fn serves_to_try(topology: &str) {
     assert_eq!(gone.code, 69, "{gone:?}");
 }
 
-/// Who has such a server hears of it once, and may not want to.
+/// A user of such a server is warned once, and can switch the warning off.
 #[test]
 fn a_server_that_endangers_locks_is_named() {
     let (place, server) = (Place::new(), RedisServer::start());

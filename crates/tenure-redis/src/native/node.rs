@@ -108,7 +108,7 @@ impl RedisNode {
         let said = |key: &str| info.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim);
         let run = said("run_id").ok_or_else(|| unexpected("no run_id in INFO server"))?;
         self.is_one_of_its_own(run)?;
-        // Who has been a replica has the data of another.
+        // A server that was a replica has the data of another.
         let replicas = ["master_replid2", "second_repl_offset"].map(|key| said(key).unwrap_or_default());
         let run = format!("{run}/{}", replicas.join("/"));
         let mut random = [0; 8];

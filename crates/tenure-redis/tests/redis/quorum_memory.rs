@@ -147,7 +147,7 @@ fn end_of(server: &RedisServer, name: &str) -> Option<i64> {
     }
 }
 
-/// Else one lease of a month would keep out each server that loses its data in that month.
+/// Otherwise one lease of a month would keep out each server that loses its data in that month.
 #[tokio::test]
 async fn a_long_lease_that_has_ended_keeps_nothing_out() {
     let all = three(false);

@@ -22,7 +22,7 @@ const LONGEST_ASK: Duration = Duration::from_secs(30);
 /// their machines.
 const ROTATION: Duration = Duration::from_secs(120);
 
-/// A user and a password. What is missing is taken from the store's URL.
+/// A user and a password. A missing one is taken from the store's URL.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Login {
     /// The user.

@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(known(lost(), [whole(0, 7), whole(0, 9)]), (Some(secs(0)), Some(9)));
     }
 
-    /// Else servers that are restarted one after another would end in an hour without a grant.
+    /// Otherwise servers that are restarted one after another would cause an hour without a grant.
     #[test]
     fn a_node_that_waits_knows_until_when_what_it_has_forgotten_can_stand() {
         assert_eq!(known(lost(), [whole(30, 7), waiting(20, 5)]), (Some(secs(30)), Some(7)));

@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    /// Else a far node would never be heard beside one that does not vote.
+    /// Otherwise a far node would never be heard beside one that does not vote.
     #[tokio::test(start_paused = true)]
     async fn answers_that_do_not_count_hurry_nobody() {
         let mut round =
