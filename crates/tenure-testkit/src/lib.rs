@@ -47,7 +47,7 @@ pub use etcd::EtcdCluster;
 pub use history::{History, Recorder};
 pub use mariadb::MariaDbServer;
 pub use memcached::MemcachedServer;
-pub use patience::{answered, patient, patiently};
+pub use patience::{answered, patient, patiently, some_of};
 pub use postgres::{PgBouncer, PostgresServer};
 pub use process::{Signal, Spawned, free_port, is_alive, signal, wait_until};
 pub use proxy::Proxy;

@@ -41,6 +41,12 @@ pub fn answered(released: Result<ReleaseOutcome, Error>) -> ReleaseOutcome {
     answered.unwrap()
 }
 
+/// How many of `steps` alike steps a test takes: all of them with `TENURE_TEST_ALL` in the environment, else a fifth.
+#[must_use]
+pub fn some_of(steps: usize) -> usize {
+    if std::env::var_os("TENURE_TEST_ALL").is_some() { steps } else { steps.div_ceil(5) }
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;

@@ -1,10 +1,12 @@
 //! The command on locks that a session of a database holds.
 
+use tenure_testkit::some_of;
+
 use crate::common::{Ended, Place, assert_one_line, turns};
 
 /// Counts, and says that there is no fence.
-pub(crate) fn two_hundred_and_fifty_turns(url: &str) {
-    let place = turns(10, Some(url), || ());
+pub(crate) fn turns_of_sessions(url: &str) {
+    let place = turns(10, some_of(25), Some(url), || ());
     assert!(place.read("fences").lines().all(str::is_empty), "a session lock has no fence");
 }
 

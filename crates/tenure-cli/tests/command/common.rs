@@ -203,17 +203,17 @@ pub(crate) fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
 /// An unprotected read-modify-write, and the fences in order of entry.
 const COUNT: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n; echo $TENURE_FENCE >> fences";
 
-/// `processes` run the command 25 times each, in a store that counts grants. `amid` happens when half of it is done.
-pub(crate) fn count(processes: usize, store: Option<&str>, amid: impl FnOnce() + Send) {
-    let place = turns(processes, store, amid);
+/// `processes` run the command `each` times, in a store that counts grants. `amid` happens when half of it is done.
+pub(crate) fn count(processes: usize, each: usize, store: Option<&str>, amid: impl FnOnce() + Send) {
+    let place = turns(processes, each, store, amid);
     let fences: Vec<u64> = place.read("fences").lines().map(|fence| fence.parse().unwrap()).collect();
-    let rise = fences.len() == processes * 25 && fences.is_sorted_by(|a, b| a < b);
+    let rise = fences.len() == processes * each && fences.is_sorted_by(|a, b| a < b);
     assert!(rise, "the fences do not rise: {fences:?}");
 }
 
 /// The same in any store.
-pub(crate) fn turns(processes: usize, store: Option<&str>, amid: impl FnOnce() + Send) -> Place {
-    let (place, all) = (Place::new(), processes * 25);
+pub(crate) fn turns(processes: usize, each: usize, store: Option<&str>, amid: impl FnOnce() + Send) -> Place {
+    let (place, all) = (Place::new(), processes * each);
     let store: Vec<&str> = store.map(|url| vec!["--store", url]).unwrap_or_default();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -222,7 +222,7 @@ pub(crate) fn turns(processes: usize, store: Option<&str>, amid: impl FnOnce() +
         });
         for _ in 0..processes {
             scope.spawn(|| {
-                for _ in 0..25 {
+                for _ in 0..each {
                     let args = [&["run", "-w", "2m"][..], &store, &["x", "--", "sh", "-c", COUNT]].concat();
                     let ended = place.output(&args);
                     assert_eq!(ended.code, 0, "{ended:?}");

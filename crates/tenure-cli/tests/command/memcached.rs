@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use tenure_testkit::{MemcachedServer, Spawned};
+use tenure_testkit::{MemcachedServer, Spawned, some_of};
 
 use crate::common::{Ended, Place, assert_one_line, count};
 
@@ -11,20 +11,20 @@ fn url(parameters: &str) -> String {
 }
 
 #[test]
-fn two_hundred_and_fifty_turns_on_memcached() {
-    count(10, Some(&url("&timeout=5s")), || ());
+fn turns_on_memcached() {
+    count(10, some_of(25), Some(&url("&timeout=5s")), || ());
 }
 
 #[test]
-fn two_hundred_and_fifty_turns_by_add() {
-    count(10, Some(&url("&scheme=add&timeout=5s")), || ());
+fn turns_by_add() {
+    count(10, some_of(25), Some(&url("&scheme=add&timeout=5s")), || ());
 }
 
 #[test]
-fn two_hundred_and_fifty_turns_on_three_servers() {
+fn turns_on_three_servers() {
     let servers = [(); 3].map(|()| MemcachedServer::start());
     let hosts = servers.each_ref().map(|server| server.addr().to_string()).join(",");
-    count(10, Some(&format!("memcached://{hosts}?timeout=5s")), || ());
+    count(10, some_of(25), Some(&format!("memcached://{hosts}?timeout=5s")), || ());
 }
 
 #[test]

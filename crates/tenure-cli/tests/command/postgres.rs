@@ -1,6 +1,6 @@
 //! The command on a table of PostgreSQL.
 
-use tenure_testkit::{PostgresServer, Spawned};
+use tenure_testkit::{PostgresServer, Spawned, some_of};
 
 use crate::advisory;
 use crate::common::{Ended, Place, assert_one_line, count};
@@ -11,8 +11,8 @@ fn url() -> String {
 }
 
 #[test]
-fn two_hundred_and_fifty_turns_on_postgres() {
-    count(10, Some(&url()), || ());
+fn turns_on_postgres() {
+    count(10, some_of(25), Some(&url()), || ());
 }
 
 /// The sessions of all processes end in the midst, whatever they are at.
@@ -20,7 +20,7 @@ fn two_hundred_and_fifty_turns_on_postgres() {
 fn turns_go_on_when_sessions_are_killed() {
     // Not those of other tests.
     let url = url() + "&application_name=turns";
-    count(4, Some(&url), || {
+    count(4, some_of(25), Some(&url), || {
         let all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'turns'";
         PostgresServer::shared().sql(all);
     });
@@ -139,8 +139,8 @@ fn session_url() -> String {
 }
 
 #[test]
-fn two_hundred_and_fifty_turns_of_sessions_of_postgres() {
-    advisory::two_hundred_and_fifty_turns(&session_url());
+fn turns_of_sessions_of_postgres() {
+    advisory::turns_of_sessions(&session_url());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use crate::common::{Ended, Place, Running, keepers, wait_for};
-use tenure_testkit::{RedisServer, Spawned};
+use tenure_testkit::{RedisServer, Spawned, some_of};
 
 /// A command that takes a lock or looks at one, and the code with which it ends when nothing is wrong. `x` is its name.
 struct Case {
@@ -53,14 +53,20 @@ impl Bench {
         Ended::from(Spawned::output(command.env("TENURE_STORE", &self.store)).unwrap())
     }
 
-    /// Runs `case` through `wrap`, which has it lack something, and checks what it says and leaves.
-    fn lacking(&self, what: &str, case: &Case, wrap: impl Fn(&mut Command)) -> Ended {
+    /// Both names are free, or `x` is held as the case wants it.
+    fn prepare(&self, case: &Case) {
+        // A token of the caller's own may be the value of any client.
         for name in ["x", "y"] {
-            self.tenure(&["break", "-q", name]);
+            self.tenure(&["break", "-q", "--foreign", name]);
         }
         if case.held {
-            assert_eq!(self.tenure(&["acquire", "--ttl", "10s", "--token", "t", "x"]).code, 0);
+            assert_eq!(self.tenure(&["acquire", "-n", "--ttl", "10s", "--token", "t", "x"]).code, 0);
         }
+    }
+
+    /// Runs `case` through `wrap`, which has it lack something, and checks what it says and leaves.
+    fn lacking(&self, what: &str, case: &Case, wrap: impl Fn(&mut Command)) -> Ended {
+        self.prepare(case);
         let script = Running::start(Command::new("sleep").arg("600").stdin(Stdio::null()));
         let pid = script.pid().to_string();
         let words: Vec<&str> = case.words.iter().map(|word| if *word == "SCRIPT" { &*pid } else { word }).collect();
@@ -119,7 +125,7 @@ fn everywhere(test: impl Fn(&Bench, &Case)) {
 fn too_few_descriptors() {
     everywhere(|bench, case| {
         let mut codes = Vec::new();
-        for limit in (4..64).step_by(3) {
+        for limit in (4..64).step_by(15 / some_of(5)) {
             let wrap = |command: &mut Command| {
                 command.args(["prlimit", &format!("--nofile={limit}")]);
             };
@@ -129,11 +135,12 @@ fn too_few_descriptors() {
     });
 }
 
-/// Has the n-th call of a kind fail in each thread, for every n that is reached; of more than `most` calls each 23rd. So many are looks at
-/// the processes of the machine, which are alike.
+/// Has the n-th call of a kind fail in each thread, for every fifth n that is reached, or every n with `--all`; of more than `most` calls
+/// each 23rd. So many are looks at the processes of the machine, which are alike. Returns how many have failed.
 fn each_call(case: &Case, bench: &Bench, calls: &str, error: &str, most: usize) -> usize {
     let trace = bench.place.path("trace");
-    for n in (1..=most).chain((most..4_000).step_by(23)) {
+    let step = 5 / some_of(5);
+    for (failed, n) in (1..=most).step_by(step).chain((most..4_000).step_by(23 * step)).enumerate() {
         let inject = format!("inject={calls}:error={error}:when={n}");
         let wrap = |command: &mut Command| {
             command
@@ -142,7 +149,7 @@ fn each_call(case: &Case, bench: &Bench, calls: &str, error: &str, most: usize) 
         };
         bench.lacking(&inject, case, wrap);
         if !fs::read_to_string(&trace).unwrap().contains("(INJECTED)") {
-            return n - 1;
+            return failed;
         }
     }
     panic!("the calls of {calls} in {:?} have no end", case.words);
@@ -223,12 +230,7 @@ fn too_many_names_for_the_environment() {
 fn nowhere_to_write_to() {
     everywhere(|bench, case| {
         for ends in [">/dev/full", ">&-", "2>/dev/full", "2>&-", ">/dev/full 2>/dev/full", "<&- >&- 2>&-"] {
-            for name in ["x", "y"] {
-                bench.tenure(&["break", "-q", name]);
-            }
-            if case.held {
-                assert_eq!(bench.tenure(&["acquire", "--ttl", "10s", "--token", "t", "x"]).code, 0);
-            }
+            bench.prepare(case);
             let script = Running::start(Command::new("sleep").arg("600").stdin(Stdio::null()));
             let words = case.words.join(" ").replace("SCRIPT", &script.pid().to_string());
             let mut shell = Command::new("sh");
@@ -251,7 +253,7 @@ fn nowhere_to_write_to() {
 fn too_little_memory() {
     let bench = Bench::sqlite();
     let (mut refused, mut done) = (0, 0);
-    for megabytes in 4..80 {
+    for megabytes in (4..80).step_by(5 / some_of(5)) {
         let place = &bench.place;
         let mut command = Command::new("prlimit");
         place.settle(&mut command);
