@@ -10,6 +10,7 @@ use tenure::{ErrorKind, Locker, Share};
 use tenure_testkit::{EtcdCluster, Proxy, wait_until};
 use tokio::time::timeout;
 
+use crate::dropped::Calls;
 use crate::requests::{busy, granted, joining, lease, owner, request};
 use crate::{PATIENCE, behind_proxy, behind_proxy_with, open};
 
@@ -408,4 +409,10 @@ async fn a_name_that_is_taken_is_not_granted_to_a_try() {
         busy(&other, &request("x", &owner())).await;
     }
     assert_eq!(other.inspect(None).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn every_call_dropped_at_every_poll_leaves_what_a_release_clears() {
+    let calls = Calls { polls: 10, until_sent: 10, apart: &[] };
+    calls.leave_what_a_release_clears(crate::behind_proxy).await;
 }

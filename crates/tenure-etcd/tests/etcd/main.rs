@@ -4,6 +4,7 @@
 
 mod beside;
 mod conformance;
+#[path = "../../../tenure-sql/tests/shared/dropped.rs"]
 mod dropped;
 mod faults;
 mod members;

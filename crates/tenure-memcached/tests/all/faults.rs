@@ -6,6 +6,7 @@ use tenure::store::{AcquireReply, ReleaseReply, RenewReply};
 use tenure::{ErrorKind, Locker, Name, ReleaseOutcome};
 use tenure_testkit::{MemcachedServer, Proxy};
 
+use crate::dropped::Calls;
 use crate::requests::{busy, granted, joining, lease, owner, request};
 use crate::{PATIENCE, behind_proxy, behind_proxy_with, open};
 
@@ -335,4 +336,10 @@ async fn what_is_no_memcached_is_refused() {
     proxy.black_hole();
     let options = tenure_memcached::Options::parse(&format!("memcached://{}", proxy.addr())).unwrap();
     assert_eq!(options.open().await.unwrap_err().kind(), ErrorKind::Unreachable);
+}
+
+#[tokio::test]
+async fn every_call_dropped_at_every_poll_leaves_what_a_release_clears() {
+    let calls = Calls { polls: 8, until_sent: 1, apart: &["inspect"] };
+    calls.leave_what_a_release_clears(crate::behind_proxy).await;
 }

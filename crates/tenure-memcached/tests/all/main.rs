@@ -5,6 +5,7 @@
 mod answered;
 mod clocks;
 mod conformance;
+#[path = "../../../tenure-sql/tests/shared/dropped.rs"]
 mod dropped;
 mod faults;
 mod forgets;

@@ -7,6 +7,8 @@ mod cluster;
 mod conformance;
 #[path = "../shared/dropped.rs"]
 mod dropped;
+#[path = "../shared/dropped_rows.rs"]
+mod dropped_rows;
 mod faults;
 mod fenced;
 #[path = "../shared/lent.rs"]

@@ -6,6 +6,8 @@
 mod conformance;
 #[path = "../shared/dropped.rs"]
 mod dropped;
+#[path = "../shared/dropped_rows.rs"]
+mod dropped_rows;
 mod faults;
 mod fenced;
 #[path = "../shared/lent.rs"]

@@ -86,7 +86,7 @@ mod conformance {
 
 #[tokio::test]
 async fn every_call_dropped_at_every_poll_leaves_what_a_release_clears() {
-    crate::dropped::leave_what_a_release_clears(behind_pool).await;
+    crate::dropped_rows::leave_what_a_release_clears(behind_pool).await;
 }
 
 /// Several stores, each with several tasks, on fewer sessions than there are stores.

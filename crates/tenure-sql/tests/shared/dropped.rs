@@ -1,76 +1,89 @@
-//! Each call dropped at each of its polls: before it is sent, while it runs, and when its answer has come. The calls behind it run
-//! after it, on the same connection. No transaction is left open.
+//! Each call dropped at each of its polls: before it is sent, while it runs, and when its answer has come. What a release does not
+//! clear is not left, and the connection is as good as before. Tests of other stores include this file.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::Lease;
-use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Store};
-use tenure_testkit::{Proxy, wait_until};
+use tenure::Name;
+use tenure::store::{AcquireReply, RenewReply, Store};
+use tenure_testkit::Proxy;
+use tokio::time::timeout;
 
 use crate::requests::{CALLS, Case, granted, lease, owner, request};
-use crate::{OPEN_TRANSACTIONS, Server, open};
 
-const POLLS: usize = 6;
+/// Longer than any server needs.
+const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A proxy, and stores that reach a table through it and without it.
-type Stores = (Proxy, Arc<dyn Store>, Arc<dyn Store>);
+/// A proxy, and stores that reach the same locks through it and without it.
+pub(crate) type Stores = (Proxy, Arc<dyn Store>, Arc<dyn Store>);
 
-async fn is_consistent((proxy, store, other): Stores, delay: Duration, what: &str, polls: usize) {
-    let case = Case { store: &store, owner: owner(), held: owner() };
-    granted(&store, &request("taken", &case.held)).await;
-    granted(&store, &request("mine", &case.held)).await;
-    proxy.delay(delay);
-    case.call(what, polls).await;
-    proxy.delay(Duration::ZERO);
-    // Sent behind it, and so run after it.
-    for name in ["x", "y", "taken"] {
-        clear(&store, &lease(name, &case.owner)).await;
-    }
-    let text = format!("{what} dropped after {polls} polls, with a delay of {delay:?}");
-    for entry in other.inspect(None).await.unwrap() {
-        let ours = entry.holders.iter().any(|holder| holder.owner == case.owner);
-        assert!(!ours && entry.waiters.is_empty(), "{text}: {entry:?} is left");
-    }
-    let kept = store.renew(&[lease("mine", &case.held)]).await.remove(0).unwrap();
-    let given_up = what == "release" && polls > 0;
-    assert_eq!(kept == RenewReply::Gone, given_up, "{text}: a release that was sent is done, and nothing else gives up");
-    assert!(matches!(other.acquire(&request("x", &owner())).await.unwrap(), AcquireReply::Granted(_)), "{text}");
-    assert!(!store.features().late_commands, "{text}: nothing is under way");
-    assert_eq!(proxy.accepted(), 1, "{text}: the connection is as good as before");
+/// What differs from store to store.
+pub(crate) struct Calls {
+    /// More polls than any call has.
+    pub(crate) polls: usize,
+    /// Polls after which a release is on its way, so that the store carries it out.
+    pub(crate) until_sent: usize,
+    /// The calls whose connection is not the one of the others.
+    pub(crate) apart: &'static [&'static str],
 }
 
-async fn clear(store: &dyn Store, lease: &Lease) {
-    assert!(matches!(store.release(lease, Duration::ZERO).await.unwrap(), ReleaseReply::Released | ReleaseReply::NotHeld));
-}
-
-pub(crate) async fn leave_what_a_release_clears(stores: impl AsyncFn() -> Stores) {
-    for delay in [Duration::ZERO, Duration::from_millis(2)] {
-        for what in CALLS {
-            for polls in 0..=POLLS {
-                is_consistent(stores().await, delay, what, polls).await;
+impl Calls {
+    /// Drops each of them at each poll, on a fast and on a slow connection.
+    pub(crate) async fn leave_what_a_release_clears(&self, stores: impl AsyncFn() -> Stores) {
+        for delay in [Duration::ZERO, Duration::from_millis(2)] {
+            for what in CALLS {
+                let stores = stores().await;
+                for polls in 0..=self.polls {
+                    self.is_consistent(&stores, delay, what, polls).await;
+                }
             }
         }
+        println!("{} calls, dropped after 0 to {} polls, on a fast and on a slow connection", CALLS.len(), self.polls);
     }
-    // Those of other tests end by themselves, and others begin.
-    let mut open = Server::shared().sql(OPEN_TRANSACTIONS);
-    wait_until(crate::PATIENCE, "the open transactions to end", || {
-        // InnoDB gives the same answer again to a client that asks more often than every 100 ms.
-        std::thread::sleep(Duration::from_millis(150));
-        let still = Server::shared().sql(OPEN_TRANSACTIONS);
-        open.retain(|transaction| still.contains(transaction));
-        println!("still open: {open:?}");
-        open.is_empty()
-    });
-    println!("{} calls, dropped after 0 to {POLLS} polls, on a fast and on a slow connection", CALLS.len());
+
+    async fn is_consistent(&self, (proxy, store, other): &Stores, delay: Duration, what: &str, polls: usize) {
+        let case = Case { store, owner: owner(), held: owner() };
+        let (taken, next) = (request("taken", &owner()), request("x", &owner()));
+        granted(other, &taken).await;
+        granted(store, &request("mine", &case.held)).await;
+        proxy.delay(delay);
+        case.call(what, polls).await;
+        proxy.delay(Duration::ZERO);
+        let text = format!("{what} dropped after {polls} polls, with a delay of {delay:?}");
+        // Sent behind it, and so run after it.
+        for name in ["x", "y", "taken"] {
+            let cleared = store.release(&lease(name, &case.owner), Duration::ZERO).await;
+            assert!(cleared.is_ok(), "{text}: {cleared:?}");
+        }
+        let is_given_up = what == "release" && polls >= self.until_sent;
+        if is_given_up {
+            gone(&**other, &Name::new("mine").unwrap(), &text).await;
+        }
+        for name in ["x", "y", "taken", "mine"] {
+            for entry in other.inspect(Some(&Name::new(name).unwrap())).await.unwrap() {
+                let is_left = ["x", "y"].contains(&name) || entry.holders.iter().any(|holder| holder.owner == case.owner);
+                assert!(!is_left && entry.waiters.is_empty(), "{text}: {entry:?} is left");
+            }
+        }
+        let kept = store.renew(&[lease("mine", &case.held)]).await.remove(0).unwrap();
+        if what != "release" || polls == 0 || is_given_up {
+            assert_eq!(kept == RenewReply::Gone, is_given_up, "{text}: nothing else gives up");
+        }
+        assert!(matches!(other.acquire(&next).await.unwrap(), AcquireReply::Granted(_)), "{text}");
+        assert!(!store.features().late_commands, "{text}: nothing is under way");
+        assert!(proxy.accepted() == 1 || self.apart.contains(&what), "{text}: the connection is as good as before");
+        for (by, lease) in [(other, next.lease()), (other, taken.lease()), (store, lease("mine", &case.held))] {
+            by.release(&lease, Duration::ZERO).await.unwrap();
+            gone(&**other, &lease.name, &text).await;
+        }
+    }
 }
 
-#[tokio::test]
-async fn every_call_dropped_at_every_poll_leaves_what_a_release_clears() {
-    let stores = async || {
-        let (proxy, table) = (Proxy::start_opaque(Server::shared().addr()), Server::fresh_table());
-        let behind = open(&(Server::url_at(proxy.addr(), &table) + "&timeout=20s")).await;
-        (proxy, behind, open(&(Server::shared().url(&table) + "&timeout=20s")).await)
+async fn gone(store: &dyn Store, name: &Name, text: &str) {
+    let gone = async {
+        while !store.inspect(Some(name)).await.unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
     };
-    leave_what_a_release_clears(stores).await;
+    timeout(PATIENCE, gone).await.unwrap_or_else(|_| panic!("{name} is still taken: {text}"));
 }

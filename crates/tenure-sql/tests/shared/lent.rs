@@ -43,7 +43,7 @@ async fn every_call_dropped_at_every_poll_leaves_what_a_release_clears() {
         let store = Theirs::at(proxy.addr(), 1).store(&table, "&timeout=20s").await;
         (proxy, store, open(&(Server::shared().url(&table) + "&timeout=20s")).await)
     };
-    crate::dropped::leave_what_a_release_clears(stores).await;
+    crate::dropped_rows::leave_what_a_release_clears(stores).await;
 }
 
 /// The application goes on with the one connection while calls are dropped, and finds its session as it was.

@@ -8,7 +8,8 @@ use tenure::{EndReason, ErrorKind, Lease, Locker, Name, Share, State};
 use tenure_testkit::{Proxy, wait_until};
 use tokio::time::timeout;
 
-use crate::requests::{CALLS, Case, busy, drop_after, granted, lease, owner, request};
+use crate::dropped::Calls;
+use crate::requests::{CALLS, busy, drop_after, granted, lease, owner, request};
 use crate::session_locks::{end_session_of, fresh_space, holding, sessions, url_at};
 use crate::{PATIENCE, Server, open};
 
@@ -16,7 +17,6 @@ use crate::{PATIENCE, Server, open};
 const TTL: Duration = Duration::from_secs(2);
 const KEPT: Duration = Duration::from_secs(3);
 /// More statements than any call has.
-const POLLS: usize = 8;
 
 /// Locks of their own on a server behind a proxy, and stores that reach them through the proxy and without it.
 async fn through_proxy(server: &Server) -> (Proxy, Arc<dyn Store>, Arc<dyn Store>) {
@@ -308,40 +308,11 @@ async fn one_of_two_calls_with_one_token_is_granted() {
     }
 }
 
-async fn is_consistent(delay: Duration, what: &str, polls: usize) {
-    let (proxy, store, other) = through_proxy_within(Server::shared(), "20s").await;
-    let case = Case { store: &store, owner: owner(), held: owner() };
-    let others = owner();
-    granted(&other, &request("taken", &others)).await;
-    granted(&store, &request("mine", &case.held)).await;
-    proxy.delay(delay);
-    case.call(what, polls).await;
-    proxy.delay(Duration::ZERO);
-    let text = format!("{what} dropped after {polls} polls, with a delay of {delay:?}");
-    for name in ["x", "y", "taken"] {
-        let left = store.release(&lease(name, &case.owner), Duration::ZERO).await;
-        assert!(left.is_ok(), "{text}: {left:?}");
-    }
-    for name in ["x", "y"] {
-        let left = other.inspect(Some(&Name::new(name).unwrap())).await.unwrap();
-        assert!(left.is_empty(), "{text}: {left:?} is left");
-    }
-    let kept = renewed(&store, lease("mine", &case.held)).await;
-    let given_up = what == "release" && polls > 0;
-    assert_eq!(kept == RenewReply::Gone, given_up, "{text}: a release that was sent is done, and nothing else gives up");
-    assert!(matches!(other.acquire(&request("x", &owner())).await.unwrap(), AcquireReply::Granted(_)), "{text}");
-}
-
+/// Each lease has a connection of its own.
 #[tokio::test]
 async fn every_call_dropped_at_every_poll_leaves_what_a_release_clears() {
-    for delay in [Duration::ZERO, Duration::from_millis(2)] {
-        for what in CALLS {
-            for polls in 0..=POLLS {
-                is_consistent(delay, what, polls).await;
-            }
-        }
-    }
-    println!("{} calls, dropped after 0 to {POLLS} polls, on a fast and on a slow connection", CALLS.len());
+    let calls = Calls { polls: 8, until_sent: 1, apart: &CALLS };
+    calls.leave_what_a_release_clears(async || through_proxy_within(Server::shared(), "20s").await).await;
 }
 
 /// A lease that nobody releases ends by itself.

@@ -11,11 +11,10 @@ use tenure_testkit::zookeeper::TICK;
 use tenure_testkit::{Program, Proxy, Worker, ZooKeeperEnsemble, ZooKeeperServer as Server, wait_until};
 use tokio::time::timeout;
 
+use crate::dropped::Calls;
 use crate::raw::Raw;
-use crate::requests::{CALLS, Case, busy, granted, joining, lease, owner, request};
-use crate::{PATIENCE, gone, open};
-
-const POLLS: usize = 6;
+use crate::requests::{CALLS, busy, granted, joining, lease, owner, request};
+use crate::{PATIENCE, open};
 
 /// A chroot of its own behind a proxy, and stores that reach it through the proxy and without it.
 async fn through_proxy() -> (Proxy, Arc<dyn Store>, Arc<dyn Store>) {
@@ -345,52 +344,8 @@ async fn a_reader_that_a_downgrade_lets_in_has_a_larger_fence() {
     assert!(Some(fence) > written, "{fence:?} after {written:?}");
 }
 
-/// Each call dropped at each of its polls, on a fast and on a slow connection, leaves what a release clears.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_call_dropped_at_every_poll_leaves_what_a_release_clears() {
-    for delay in [Duration::ZERO, Duration::from_millis(2)] {
-        for what in CALLS {
-            let (proxy, store, other) = through_proxy().await;
-            for polls in 0..=POLLS {
-                let case = Case { store: &store, owner: owner(), held: owner() };
-                granted(&store, &request("taken", &case.held)).await;
-                granted(&store, &request("mine", &case.held)).await;
-                proxy.delay(delay);
-                case.call(what, polls).await;
-                proxy.delay(Duration::ZERO);
-                for name in ["x", "y", "taken"] {
-                    store.release(&lease(name, &case.owner), Duration::ZERO).await.unwrap();
-                }
-                let text = format!("{what} dropped after {polls} polls, with a delay of {delay:?}");
-                let given_up = what == "release" && polls > 0;
-                if given_up {
-                    // It goes on by itself.
-                    gone(&*other, "mine", &text).await;
-                }
-                for entry in other.inspect(None).await.unwrap() {
-                    let ours = entry.holders.iter().any(|holder| holder.owner == case.owner);
-                    assert!(!ours && entry.waiters.is_empty(), "{text}: {entry:?} is left");
-                }
-                let kept = store.renew(&[lease("mine", &case.held)]).await.remove(0).unwrap();
-                assert_eq!(
-                    kept == RenewReply::Gone,
-                    given_up,
-                    "{text}: a release that was sent is done, and nothing else gives up"
-                );
-                let next = request("x", &owner());
-                assert!(matches!(other.acquire(&next).await.unwrap(), AcquireReply::Granted(_)), "{text}");
-                assert!(!store.features().late_commands, "{text}: nothing is under way");
-                other.release(&next.lease(), Duration::ZERO).await.unwrap();
-                for name in ["taken", "mine"] {
-                    store.release(&lease(name, &case.held), Duration::ZERO).await.unwrap();
-                }
-                let all_gone = async {
-                    while !other.inspect(None).await.unwrap().is_empty() {
-                        tokio::task::yield_now().await;
-                    }
-                };
-                timeout(PATIENCE, all_gone).await.unwrap_or_else(|_| panic!("{text}: something is left"));
-            }
-        }
-    }
+    let calls = Calls { polls: 6, until_sent: 1, apart: &CALLS };
+    calls.leave_what_a_release_clears(through_proxy).await;
 }

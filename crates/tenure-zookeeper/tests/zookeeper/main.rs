@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "helpers of tests are tests")]
 
 mod conformance;
+#[path = "../../../tenure-sql/tests/shared/dropped.rs"]
+mod dropped;
 mod faults;
 mod raw;
 #[path = "../../../tenure-sql/tests/shared/requests.rs"]
