@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
-use tenure::{Entry, Error, Lease, Name};
+use tenure::{Entry, Error, ErrorKind, Lease, Name};
 use tokio::sync::watch;
 
 /// The calls of a store that a fate may meet.
@@ -28,7 +28,7 @@ pub enum Operation {
     Inspect,
 }
 
-/// Fate of one call. Every error is [`unreachable`](Error::unreachable).
+/// Fate of one call. Every error is [`unreachable`](Error::unreachable), unless the fate names its kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
     /// It works.
@@ -36,6 +36,8 @@ pub enum Fate {
     Works,
     /// It fails and is not applied, and the error says so: no connection.
     FailsBefore,
+    /// It fails with an error of this kind, which says that it is not applied.
+    Fails(ErrorKind),
     /// It is not applied, and the error cannot know: the request was lost.
     Lost,
     /// It is applied, and the error says that it may have been: the reply was lost.
@@ -157,6 +159,7 @@ impl<S: Store> Faulty<S> {
         match (fate, heals) {
             (Fate::Works, _) => call.await,
             (Fate::FailsBefore, _) => Err(Error::unreachable("no connection, as the test wants it")),
+            (Fate::Fails(kind), _) => Err(Error::new(kind, "as the test wants it")),
             (Fate::Lost, _) => Err(unanswered()),
             (Fate::FailsAfter, _) => {
                 drop(call.await);
