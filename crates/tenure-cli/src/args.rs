@@ -470,9 +470,9 @@ broken or deleted, the next holder may start at once: the next renewal finds
 out, a third of the ttl later at most. TENURE_FENCE is for that time.
 If tenure is stopped or killed, it can end nothing itself. On Linux its
 guardian, a process of its own, kills the command's process group: shortly
-before the lease ends, or at once. What has left the group goes on, and so does
-all of it if the guardian is stopped or killed too. TENURE_FENCE is for that as
-well.
+before the lease ends if tenure is stopped, at once if it is killed. What has
+left the group goes on. If the guardian is stopped or killed too, the group goes
+on as well. TENURE_FENCE is for that, too.
 What the command leaves in the background when it ends is no longer protected.
 A command that becomes another user is beyond our signals: write
 `sudo tenure run ...`, not `tenure run ... sudo`.
@@ -511,9 +511,9 @@ another host can lead.
 
 If tenure is stopped or killed, it can end nothing itself. On Linux its
 guardian, a process of its own, kills the command's process group: shortly
-before the lease ends, or at once. What has left the group goes on, and so does
-all of it if the guardian is stopped or killed too. TENURE_FENCE is for that as
-well.
+before the lease ends if tenure is stopped, at once if it is killed. What has
+left the group goes on. If the guardian is stopped or killed too, the group goes
+on as well. TENURE_FENCE is for that, too.
 
 An outage of the store ends nothing. It is reported at once, again at growing
 intervals, and when it is over.

@@ -184,7 +184,26 @@ pub(crate) fn unexpected(why: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use tenure_testkit::page::{errors, told};
+
     use super::*;
+
+    /// docs/errors.md has each line of the table, and says of it what the table does.
+    #[test]
+    fn the_page_of_errors_is_true() {
+        let codes = (0..17).map(Code::from_i32);
+        let status = |answer: &str| {
+            let (code, text) = answer.split_once(": ").unwrap();
+            Status::new(codes.clone().find(|known| format!("{known:?}") == code).unwrap(), text)
+        };
+        let page = errors("etcd");
+        for (answer, expected) in &page {
+            assert_eq!(told(&Failed::of(&status(answer), "etcd at x").error), *expected, "{answer}");
+        }
+        for text in MEANINGS.iter().flat_map(|meaning| meaning.texts) {
+            assert!(page.iter().any(|(answer, _)| answer.contains(text)), "{text} is not on the page");
+        }
+    }
 
     #[test]
     fn a_write_that_fills_the_database_may_be_there() {

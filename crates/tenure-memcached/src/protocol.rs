@@ -363,6 +363,8 @@ fn confused(what: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use tenure_testkit::page::{errors, told};
+
     use super::*;
 
     #[test]
@@ -373,19 +375,15 @@ mod tests {
         }
     }
 
-    /// A busy server is not an outage, and what a person has to mend is neither.
+    /// docs/errors.md has each line of the table, and says of it what the table does.
     #[test]
-    fn each_error_has_its_kind_and_says_whether_it_was_applied() {
-        for (text, kind, is_open) in [
-            ("SERVER_ERROR out of memory storing object", ErrorKind::Unavailable, false),
-            ("SERVER_ERROR object too large for cache", ErrorKind::Unavailable, false),
-            ("ERROR Too many open connections", ErrorKind::Overloaded, false),
-            ("SERVER_ERROR backend failure", ErrorKind::Unavailable, true),
-            ("CLIENT_ERROR unauthenticated", ErrorKind::Refused, false),
-            ("ERROR", ErrorKind::Refused, false),
-        ] {
-            let error = failed(text);
-            assert_eq!((error.kind(), error.may_have_been_applied()), (kind, is_open), "{error:?}");
+    fn the_page_of_errors_is_true() {
+        let page = errors("memcached");
+        for (text, expected) in &page {
+            assert_eq!(told(&failed(text)), *expected, "{text}");
+        }
+        for (part, ..) in MEANINGS {
+            assert!(page.iter().any(|(text, _)| text.contains(part)), "{part} is not on the page");
         }
     }
 

@@ -70,24 +70,58 @@ impl Failed {
     }
 }
 
+/// Codes with what they mean, and what can be done about it.
+const MEANINGS: &[(i32, ErrorKind, &str, &str)] = &[
+    (
+        NO_AUTH,
+        ErrorKind::Refused,
+        "ZooKeeper refuses this: the node is for others",
+        "log in with a user and a password that its ACL names, or use another prefix=",
+    ),
+    (AUTH_FAILED, ErrorKind::Refused, "ZooKeeper refuses the login", "correct the user and the password"),
+    (
+        NO_LOGIN,
+        ErrorKind::Refused,
+        "ZooKeeper refuses clients that are not logged in",
+        "give a user and a password, which a server has to take by its digest scheme",
+    ),
+    (
+        INVALID_ACL,
+        ErrorKind::Refused,
+        "ZooKeeper refuses the ACL: nobody is logged in",
+        "acl=creator needs a user and a password, which a server takes by its digest scheme",
+    ),
+    (
+        NO_CHILDREN,
+        ErrorKind::Mismatch,
+        "a node above the name is ephemeral, and can have no locks below it",
+        "use another name, or another prefix=",
+    ),
+    (BAD_ARGUMENTS, ErrorKind::Invalid, "ZooKeeper takes no such path", "use plain characters in the name"),
+    (
+        QUOTA_EXCEEDED,
+        ErrorKind::Unavailable,
+        "the quota of a path above the name is used up",
+        "raise it with setquota, or use another prefix=",
+    ),
+    (
+        THROTTLED,
+        ErrorKind::Overloaded,
+        "ZooKeeper has more requests than it takes",
+        "give it fewer at once, or raise zookeeper.request_throttle_max_requests",
+    ),
+    (
+        READ_ONLY,
+        ErrorKind::Unavailable,
+        "the server of ZooKeeper serves only reads, without a majority",
+        "see whether a majority of its servers runs",
+    ),
+];
+
 fn answered(code: i32) -> Error {
-    match code {
-        NO_AUTH => Error::refused("ZooKeeper refuses this: the node is for others")
-            .with_hint("log in with a user and a password that its ACL names, or use another prefix="),
-        AUTH_FAILED => Error::refused("ZooKeeper refuses the login").with_hint("correct the user and the password"),
-        NO_LOGIN => Error::refused("ZooKeeper refuses clients that are not logged in")
-            .with_hint("give a user and a password, which a server has to take by its digest scheme"),
-        INVALID_ACL => Error::refused("ZooKeeper refuses the ACL: nobody is logged in")
-            .with_hint("acl=creator needs a user and a password, which a server takes by its digest scheme"),
-        NO_CHILDREN => Error::new(ErrorKind::Mismatch, "a node above the name is ephemeral, and can have no locks below it")
-            .with_hint("use another name, or another prefix="),
-        BAD_ARGUMENTS => Error::invalid("ZooKeeper takes no such path").with_hint("use plain characters in the name"),
-        QUOTA_EXCEEDED => Error::unavailable("the quota of a path above the name is used up")
-            .with_hint("raise it with setquota, or use another prefix="),
-        THROTTLED => Error::overloaded("ZooKeeper has more requests than it takes")
-            .with_hint("give it fewer at once, or raise zookeeper.request_throttle_max_requests"),
-        READ_ONLY => Error::unavailable("the server of ZooKeeper serves only reads, without a majority"),
-        code => Error::unavailable(format!("ZooKeeper answered with the code {code}")),
+    match MEANINGS.iter().find(|(known, ..)| *known == code) {
+        Some((_, kind, what, fix)) => Error::new(*kind, *what).with_hint(*fix),
+        None => Error::unavailable(format!("ZooKeeper answered with the code {code}")),
     }
 }
 
@@ -104,26 +138,19 @@ pub(crate) fn no_answer(limit: Duration) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use tenure_testkit::page::{errors, told};
+
     use super::*;
 
-    /// A busy server is not an outage, and what a person has to mend is neither.
+    /// docs/errors.md has each line of the table, and says of it what the table does.
     #[test]
-    fn each_code_has_its_kind() {
-        use ErrorKind::{Invalid, Mismatch, Overloaded, Refused, Unavailable};
-        for (code, kind) in [
-            (THROTTLED, Overloaded),
-            (READ_ONLY, Unavailable),
-            (QUOTA_EXCEEDED, Unavailable),
-            // Its connection loss and its timeout.
-            (-4, Unavailable),
-            (-7, Unavailable),
-            (NO_AUTH, Refused),
-            (AUTH_FAILED, Refused),
-            (NO_LOGIN, Refused),
-            (NO_CHILDREN, Mismatch),
-            (BAD_ARGUMENTS, Invalid),
-        ] {
-            assert_eq!(answered(code).kind(), kind, "{code}");
+    fn the_page_of_errors_is_true() {
+        let page = errors("ZooKeeper");
+        for (code, expected) in &page {
+            assert_eq!(told(&Failed::of(code.parse().unwrap()).unwrap().error()), *expected, "{code}");
+        }
+        for (code, ..) in MEANINGS {
+            assert!(page.iter().any(|(told, _)| *told == code.to_string()), "{code} is not on the page");
         }
     }
 }

@@ -9,6 +9,7 @@ mod breaks;
 mod codes;
 mod common;
 mod ends;
+mod errors;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod fork;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-const PAGES: [&str; 10] = [
+const PAGES: [&str; 11] = [
     "README.md",
     "CHANGELOG.md",
     "COMPARE.md",
@@ -12,6 +12,7 @@ const PAGES: [&str; 10] = [
     "GUARANTEES.md",
     "docs/calls.md",
     "docs/choosing.md",
+    "docs/errors.md",
     "docs/lab.md",
     "docs/recipes.md",
 ];
@@ -88,4 +89,32 @@ fn every_profile_is_on_the_page() {
     let error = parse("nobody").unwrap_err().to_string();
     let known = error.rsplit("one of ").next().unwrap().split(", ").collect();
     assert_eq!(told, known);
+}
+
+fn sources(folder: &Path, all: &mut String) {
+    for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.is_dir() {
+            sources(&entry, all);
+        } else if entry.extension().is_some_and(|end| end == "rs") {
+            all.push_str(&read(&entry));
+        }
+    }
+}
+
+/// A reader can run what shows an answer.
+#[test]
+fn every_test_of_the_page_of_errors_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut tests = String::new();
+    sources(&root.join("crates"), &mut tests);
+    let page = read(&root.join("docs/errors.md"));
+    let mut named = 0;
+    for table in page.split("\n\n").filter(|table| table.lines().next().is_some_and(|head| head.ends_with("| shown by |"))) {
+        for shown in table.lines().skip(2).map(|row| row.trim_end_matches(" |").rsplit("| ").next().unwrap()) {
+            let test = shown.trim_matches('`');
+            assert!(["-", "raised"].contains(&test) || tests.contains(&format!("fn {test}(")), "there is no {test}");
+            named += usize::from(test != shown);
+        }
+    }
+    assert!(named > 40, "{named}");
 }

@@ -262,6 +262,8 @@ pub(crate) fn translate_answer(text: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use tenure_testkit::page::{errors, told};
+
     use super::*;
 
     #[test]
@@ -304,33 +306,19 @@ mod tests {
         assert!(!told.contains("TENURE") && !told.contains("()"), "{told}");
     }
 
+    /// docs/errors.md has each line of the table, and says of it what the table does.
     #[test]
-    fn every_known_answer_has_a_class() {
-        let (unavailable, unreachable, refused) = (ErrorKind::Unavailable, ErrorKind::Unreachable, ErrorKind::Refused);
-        for (text, kind, maybe) in [
-            ("READONLY You can't write against a read only replica.", unavailable, false),
-            ("ERR WAIT cannot be used with replica instances.", unavailable, false),
-            ("ERR WAITAOF cannot be used when appendonly is disabled.", refused, false),
-            ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", unavailable, false),
-            ("UNBLOCKED force unblock from blocking operation, instance state changed", unreachable, true),
-            ("LOADING Redis is loading the dataset in memory", unavailable, false),
-            ("CLUSTERDOWN Hash slot not served", unavailable, false),
-            ("TRYAGAIN Multiple keys request during rehashing of slot", unavailable, false),
-            ("NOREPLICAS Not enough good replicas to write.", unavailable, false),
-            ("MISCONF Redis is configured to save RDB snapshots", unavailable, false),
-            ("OOM command not allowed when used memory > 'maxmemory'.", unavailable, false),
-            ("ERR max number of clients reached", unavailable, false),
-            ("BUSY Redis is busy running a script.", unavailable, false),
-            ("NOAUTH Authentication required.", refused, false),
-            ("WRONGPASS invalid username-password pair or user is disabled.", refused, false),
-            ("NOPERM this user has no permissions to run the 'eval' command", refused, false),
-            ("ERR The user executing the script can't run this command or subcommand", refused, false),
-            ("WRONGTYPE Operation against a key holding the wrong kind of value", ErrorKind::Mismatch, false),
-            ("ERR something new", refused, false),
-        ] {
-            let error = translate_answer(text);
-            assert_eq!((error.kind(), error.may_have_been_applied()), (kind, maybe), "{text}");
+    fn the_page_of_errors_is_true() {
+        let page = errors("Redis");
+        for (text, expected) in &page {
+            let error = translate_answer(&format!("{text} of the server"));
+            assert_eq!(told(&error), *expected, "{text}");
             assert!(error.to_string().contains(text), "{error}");
         }
+        for start in MEANINGS.iter().flat_map(|meaning| meaning.starts).filter(|start| !start.starts_with("TENURE")) {
+            assert!(page.iter().any(|(text, _)| text == start), "{start} is not on the page");
+        }
+        let setting = "ERR WAITAOF cannot be used when appendonly is disabled.";
+        assert_eq!(translate_answer(setting).kind(), ErrorKind::Refused, "a replica has another answer");
     }
 }

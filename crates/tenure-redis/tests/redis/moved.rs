@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tenure::{ErrorKind, Locker, State};
 use tenure_redis::Options;
-use tenure_testkit::{Proxy, RedisServer, admit, wait_until};
+use tenure_testkit::{Proxy, RedisCluster, RedisServer, admit, wait_until};
 use tokio::time::timeout;
 
-use crate::{LONG, PATIENCE};
+use crate::{LONG, PATIENCE, patient};
 
 /// A server, its replica, and a name of the server.
 fn group() -> (RedisServer, RedisServer, Proxy) {
@@ -95,4 +95,35 @@ async fn what_a_server_answers_has_a_class() {
     let error = Options::parse(&server.url()).unwrap().open().await.unwrap_err();
     assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("NOAUTH"), "{error:?}");
     assert!(locks.mutex("gate").try_acquire().await.unwrap().is_some(), "the link that stands goes on");
+}
+
+/// Neither can serve for a while.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_loads_and_a_cluster_with_a_gap_are_waited_for() {
+    // It pauses after each key, and answers after each kilobyte.
+    let slow = [("key-load-delay", "50000"), ("loading-process-events-interval-bytes", "1024"), ("rdbcompression", "no")];
+    let server = slow.into_iter().fold(RedisServer::builder(), |builder, (name, value)| builder.arg(name, value)).start();
+    let cluster = RedisCluster::start(1, 0);
+    server.command(&["EVAL", "for i = 1, 1000 do redis.call('SET', i, string.rep('x', 1500)) end", "0"]);
+    server.cli("SAVE");
+    let slot = cluster.servers()[0].cli("CLUSTER KEYSLOT door");
+    let [one, all] = [patient(&server.url()), patient(&cluster.url())];
+    let mend = |way: &str| match way {
+        "LOADING" => server.cli("CONFIG SET key-load-delay 0"),
+        _ => cluster.servers()[0].cli(&format!("CLUSTER ADDSLOTS {slot}")),
+    };
+    for (way, url) in [("LOADING", one), ("CLUSTERDOWN", all)] {
+        let locks = Locker::new(Options::parse(&url).unwrap().open().await.unwrap());
+        locks.mutex("door").acquire().await.unwrap().release().await.unwrap();
+        match way {
+            "LOADING" => server.restart(),
+            _ => drop(cluster.servers()[0].cli(&format!("CLUSTER DELSLOTS {slot}"))),
+        }
+        let error = locks.mutex("door").try_acquire().await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains(way), "{way}: {error:?}");
+        assert!(!error.may_have_been_applied(), "{way}: {error:?}");
+        let waiting = tokio::spawn(locks.mutex("door").wait(LONG).acquire());
+        mend(way);
+        let _ = timeout(LONG, waiting).await.expect("it is served").unwrap().unwrap();
+    }
 }

@@ -121,7 +121,7 @@ pub(super) async fn hello(client: &tokio_postgres::Client, how: &How, create: bo
     }
     let hello = |row: &Row| {
         let level = column::<&str>(row, 6)?.to_owned();
-        Ok(Hello { process: column(row, 1)?, began: column(row, 2)?, level, now: column(row, 5)? })
+        Ok::<_, Error>(Hello { process: column(row, 1)?, began: column(row, 2)?, level, now: column(row, 5)? })
     };
     if !how.needs_table {
         return Ok((hello(&row)?, sent_at));

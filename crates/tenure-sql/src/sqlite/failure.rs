@@ -138,16 +138,37 @@ fn cannot_open(path: &Path, error: rusqlite::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use rusqlite::ffi::{self, SQLITE_FULL, SQLITE_IOERR_WRITE};
+    use rusqlite::ffi;
+    use tenure_testkit::page::{errors, told};
 
     use super::*;
 
+    /// docs/errors.md has these answers, and says of them what the code does.
     #[test]
-    fn a_commit_that_failed_may_have_been_applied_unless_the_disk_was_full() {
-        let error = |code| rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-        let path = Path::new("/x");
-        assert!(Failure::Commit(error(SQLITE_IOERR_WRITE)).into_error(path).may_have_been_applied());
-        assert!(!Failure::Commit(error(SQLITE_FULL)).into_error(path).may_have_been_applied());
-        assert!(!Failure::Sql(error(SQLITE_IOERR_WRITE)).into_error(path).may_have_been_applied());
+    fn the_page_of_errors_is_true() {
+        let page = errors("SQLite");
+        let known = [
+            ("SQLITE_BUSY", ffi::SQLITE_BUSY),
+            ("SQLITE_LOCKED", ffi::SQLITE_LOCKED),
+            ("SQLITE_PROTOCOL", ffi::SQLITE_PROTOCOL),
+            ("SQLITE_NOMEM", ffi::SQLITE_NOMEM),
+            ("SQLITE_FULL", ffi::SQLITE_FULL),
+            ("SQLITE_READONLY", ffi::SQLITE_READONLY),
+            ("SQLITE_PERM", ffi::SQLITE_PERM),
+            ("SQLITE_CANTOPEN", ffi::SQLITE_CANTOPEN),
+            ("SQLITE_NOTADB", ffi::SQLITE_NOTADB),
+            ("SQLITE_CORRUPT", ffi::SQLITE_CORRUPT),
+            ("SQLITE_IOERR", ffi::SQLITE_IOERR_WRITE),
+            ("SQLITE_ERROR", ffi::SQLITE_ERROR),
+        ];
+        for (name, code) in known {
+            let (_, [kind, applied]) = page.iter().find(|(told, _)| told == name).unwrap_or_else(|| panic!("no {name}"));
+            let error = || rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            let of = |failure: Failure| told(&failure.into_error(Path::new("/x")));
+            let at_commit = if applied == "at a commit" { "maybe" } else { "no" };
+            assert_eq!(of(Failure::Sql(error())), [kind.clone(), "no".to_owned()], "{name}");
+            assert_eq!(of(Failure::Commit(error())), [kind.clone(), at_commit.to_owned()], "{name}");
+        }
+        assert_eq!(page.len(), known.len());
     }
 }

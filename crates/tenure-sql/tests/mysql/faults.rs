@@ -6,6 +6,7 @@ use tenure::store::{ReleaseReply, RenewReply};
 use tenure::{ErrorKind, Owner};
 use tenure_sql::mysql::Options;
 use tenure_testkit::Proxy;
+use tenure_testkit::page::{errors, told};
 
 use crate::outages::settled;
 use crate::requests::{granted, lease, owner, request};
@@ -182,4 +183,24 @@ async fn an_address_of_ipv6_is_connected_to() {
     let opening = tokio::spawn(options.open());
     tokio::time::timeout(crate::PATIENCE, server.accept()).await.expect("it connects").unwrap();
     opening.abort();
+}
+
+/// A trigger raises each code of docs/errors.md, and the store has it from the wire.
+#[tokio::test]
+async fn each_code_of_the_page_comes_so_from_the_server() {
+    let (server, table) = (Server::shared(), Server::fresh_table());
+    let store = open(&(server.url(&table) + "&timeout=10s")).await;
+    for (code, expected) in errors("MariaDB and MySQL") {
+        // A table that is not there has no trigger.
+        if code == "1146" {
+            continue;
+        }
+        let signal = format!("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = '{code}'");
+        let table = in_sql(&table);
+        server.sql(&format!("CREATE TRIGGER locks.raises BEFORE INSERT ON {table} FOR EACH ROW {signal}"));
+        let error = store.acquire(&request("x", &owner())).await.unwrap_err();
+        assert_eq!(told(&error), expected, "{code}: {error:?}");
+        server.sql("DROP TRIGGER locks.raises");
+    }
+    granted(&store, &request("x", &owner())).await;
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use tenure::store::{ReleaseReply, RenewReply};
 use tenure::{ErrorKind, Locker};
 use tenure_sql::postgres::Options;
+use tenure_testkit::page::{errors, told};
 use tenure_testkit::{PostgresServer, Proxy, wait_until};
 
 use crate::outages::settled;
@@ -159,4 +160,25 @@ async fn a_call_behind_one_that_spoils_the_session_never_runs_late() {
     let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{table}'");
     wait_until(PATIENCE, "the first session to end", || server.sql(&sessions) == ["1"]);
     assert_eq!(other.inspect(None).await.unwrap(), []);
+}
+
+/// A trigger raises each code of docs/errors.md, and the store has it from the wire.
+#[tokio::test]
+async fn each_code_of_the_page_comes_so_from_the_server() {
+    let (server, table) = (PostgresServer::shared(), PostgresServer::fresh_table());
+    let store = open(&(server.url(&table) + "&timeout=10s")).await;
+    let body = "BEGIN RAISE EXCEPTION USING ERRCODE = TG_ARGV[0], MESSAGE = TG_ARGV[0]; END";
+    server.sql(&format!("CREATE FUNCTION raise_{table}() RETURNS trigger LANGUAGE plpgsql AS '{body}'"));
+    for (code, expected) in errors("PostgreSQL") {
+        // A table that is not there has no trigger.
+        if code == "42P01" {
+            continue;
+        }
+        let events = format!("BEFORE INSERT OR UPDATE ON {table}");
+        server.sql(&format!("CREATE TRIGGER raises {events} EXECUTE FUNCTION raise_{table}('{code}')"));
+        let error = store.acquire(&request("x", &owner())).await.unwrap_err();
+        assert_eq!(told(&error), expected, "{code}: {error:?}");
+        server.sql(&format!("DROP TRIGGER raises ON {table}"));
+    }
+    granted(&store, &request("x", &owner())).await;
 }

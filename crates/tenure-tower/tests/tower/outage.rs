@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tenure::store::quorum::{Node, Plain, Quorum};
 use tenure::{Locker, MemoryStore};
 use tenure_sql::postgres::Options;
+use tenure_testkit::page::rows;
 use tenure_testkit::{Fate, Faulty, Operation, PostgresServer, RedisServer};
 use tenure_tower::{Duplicate, Key, LockLayer, OnOutage};
 use tracing::field::{Field, Visit};
@@ -264,5 +265,45 @@ async fn a_cool_down_at_redis_says_when_it_ends() {
         let (status, reason, after) = send(&service, request("7")).await.summary();
         assert_eq!((status, &*reason), (409, "cool-down"));
         assert!(seconds.contains(&after.parse().unwrap()), "{after} with {left} ms left");
+    }
+}
+
+/// docs/errors.md has what comes of each kind. Each is provoked on a server, but for the one of the locked row above.
+#[tokio::test]
+async fn each_kind_is_answered_as_the_page_says() {
+    let server = RedisServer::start();
+    let url = server.url().replace("redis://", "redis://app:secret@");
+    server.cli("ACL SETUSER app on >secret ~* &* +@all");
+    let rows = rows("errors.md", "What is done with each kind");
+    for (kind, begin, end) in [
+        ("TimedOut", "SET t:7 another", "DEL t:7"),
+        ("Mismatch", "LPUSH t:7 x", "DEL t:7"),
+        ("Refused", "ACL SETUSER app resetkeys ~other:*", "ACL SETUSER app allkeys"),
+        ("Unavailable", "REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
+        ("Unreachable", "", ""),
+    ] {
+        let row = rows.iter().find(|row| row[0] == format!("`{kind}`")).expect("it is on the page");
+        for (on_outage, expected) in [(OnOutage::FailClosed, &row[6]), (OnOutage::FailOpen, &row[7])] {
+            // Nobody has been served by these locks: they may take a failure for an outage.
+            let locks = tenure_redis::connect(&url).await.unwrap();
+            let layer = LockLayer::builder(locks, "t", Key::header(KEY), on_outage).build().unwrap();
+            if begin.is_empty() {
+                server.kill()
+            } else {
+                drop(server.cli(begin))
+            }
+            let answer = send(&locked(&layer, &Handler::open()), request("7")).await;
+            let got = match (answer.status.as_u16(), answer.fence()) {
+                (200, None) => "served without a lock".to_owned(),
+                (status, _) => format!("{status} `{}`", answer.reason()),
+            };
+            assert_eq!(got, *expected, "{kind}, {on_outage:?}");
+            if end.is_empty() {
+                server.restart()
+            } else {
+                drop(server.cli(end))
+            }
+            server.cli("ACL SETUSER app on >secret ~* &* +@all");
+        }
     }
 }

@@ -1,0 +1,103 @@
+//! Errors of real servers: what ends a wait and a candidate, and what does not.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::Signal;
+use tenure_testkit::{RedisServer, patient};
+
+use crate::common::{Place, Running, assert_one_line, wait_for};
+
+/// A fault that ends by itself ends no wait without a limit, and no candidate. `word` is in what is said of it. `outlasts`: until
+/// it has lasted for longer than a store is given that never answered.
+fn is_waited_for(place: &Place, url: &str, word: &str, outlasts: bool, mend: impl FnOnce()) {
+    let said = |who: &str| place.read(&format!("{word}-{who}"));
+    let started = |who: &str, args: &[&str]| {
+        let file = File::create(place.path(&format!("{word}-{who}"))).unwrap();
+        Running::of(place.tenure(&[&[args[0], "--store", url], &args[1..]].concat()).stderr(file).spawn().unwrap())
+    };
+    let mut waits = started("run", &["run", "x", "--", "true"]);
+    let mut leads = started("lead", &["lead", "led", "--", "sh", "-c", "echo > led; sleep 600"]);
+    for limit in [&["-n"][..], &["-w", "3s"]] {
+        let ended = place.output(&[&["run", "--store", url], limit, &["x", "--", "touch", "ran"]].concat());
+        assert!(ended.code == 69 && ended.err.contains(word), "{word}: {ended:?}");
+    }
+    for who in ["run", "lead"] {
+        let again =
+            |line: &str| line.contains(word) && (!outlasts || line.contains("trying again for") && line.ends_with(" now"));
+        wait_for("a report of what is wrong", || said(who).lines().any(again));
+    }
+    assert!(waits.0.try_wait().unwrap().is_none(), "{word} ended it: {}", said("run"));
+    assert!(leads.0.try_wait().unwrap().is_none(), "{word} ended it: {}", said("lead"));
+    mend();
+    assert_eq!(waits.status().code(), Some(0), "{word}: {}", said("run"));
+    place.line("led");
+    leads.signal(Signal::SIGTERM);
+    assert_eq!(leads.status().code(), Some(128 + 15), "{word}");
+    assert!(place.read("ran").is_empty() && !place.path("ran").exists(), "it ran without its lock");
+    std::fs::remove_file(place.path("led")).unwrap();
+}
+
+/// An error that a person has to mend ends all of them at once.
+fn ends_all(place: &Place, url: &str, code: i32, word: &str) {
+    for how in [&["run", "-n"][..], &["run", "-w", "10m"], &["run"], &["lead"]] {
+        let mut command = place.tenure(&[how, &["x", "--", "touch", "ran"]].concat());
+        let ended = crate::common::Ended::from(tenure_testkit::Spawned::output(command.env("TENURE_STORE", url)).unwrap());
+        assert!(ended.code == code && ended.err.contains(word), "{how:?}: {ended:?}");
+        assert_one_line(&ended);
+    }
+    assert!(!place.path("ran").exists(), "it ran without its lock");
+}
+
+#[test]
+fn a_redis_that_cannot_serve_now_is_waited_for() {
+    let place = Place::new();
+    let slow = [("key-load-delay", "50000"), ("loading-process-events-interval-bytes", "1024"), ("rdbcompression", "no")];
+    let server = slow.into_iter().fold(RedisServer::builder(), |builder, (name, value)| builder.arg(name, value)).start();
+    let url = patient(&server.url(), "5s");
+    server.cli("REPLICAOF 127.0.0.1 1");
+    is_waited_for(&place, &url, "READONLY", false, || drop(server.cli("REPLICAOF NO ONE")));
+    server.command(&["EVAL", "for i = 1, 2000 do redis.call('SET', i, string.rep('x', 1500)) end", "0"]);
+    server.cli("SAVE");
+    server.restart();
+    is_waited_for(&place, &url, "LOADING", true, || drop(server.cli("CONFIG SET key-load-delay 0")));
+    server.cli("ACL SETUSER modest on >pw ~* &* +@all -eval -evalsha -fcall -multi");
+    ends_all(&place, &server.url().replacen("://", "://modest:pw@", 1), 77, "NOPERM");
+    ends_all(&place, &server.url().replacen("://", "://modest:wrong@", 1), 77, "WRONGPASS");
+}
+
+#[cfg(feature = "mysql")]
+#[test]
+fn a_mariadb_that_is_overloaded_or_read_only_is_waited_for() {
+    let (place, server) = (Place::new(), tenure_testkit::MariaDbServer::start());
+    server.sql("CREATE USER app IDENTIFIED BY 'pw'; GRANT ALL ON locks.* TO app; SET GLOBAL max_connections = 10");
+    let url = patient(&server.url("locks").replace("root@", "app:pw@"), "5s");
+    assert_eq!(place.output(&["run", "--store", &url, "-a", "led", "x", "--", "true"]).code, 0);
+    let mut session = server.session();
+    session.run("BEGIN; SELECT name FROM locks.locks WHERE name <> '' FOR UPDATE;");
+    is_waited_for(&place, &url, "locked", false, || drop(session.run("ROLLBACK;")));
+    let mut crowd: Vec<_> = (0..10).map(|_| server.session()).collect();
+    crowd.iter_mut().for_each(|session| drop(session.run("SELECT 1;")));
+    is_waited_for(&place, &url, "max_connections", true, || crowd.clear());
+    server.sql("SET GLOBAL read_only = 1");
+    is_waited_for(&place, &url, "read-only", true, || drop(server.sql("SET GLOBAL read_only = 0")));
+    ends_all(&place, &url.replace("app:pw@", "app:wrong@"), 77, "password");
+    ends_all(&place, &url.replace("create=yes&table=locks", "table=nowhere"), 74, "CREATE TABLE");
+}
+
+#[test]
+fn a_file_that_somebody_keeps_locked_is_waited_for() {
+    let place = Place::new();
+    let url = format!("sqlite:{}", place.path("locks.db").display());
+    assert_eq!(place.output(&["run", "--store", &url, "x", "--", "true"]).code, 0);
+    let script = "import sqlite3, sys; c = sqlite3.connect('locks.db', isolation_level=None); c.execute('BEGIN IMMEDIATE'); print(flush=True); \
+                  sys.stdin.read()";
+    let mut other = Command::new("python3");
+    let other = other.args(["-c", script]).current_dir(place.path("")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut other = tenure_testkit::Spawned::spawn(other).unwrap();
+    BufReader::new(other.child().stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    is_waited_for(&place, &url, "busy", false, || assert!(!other.kill().success()));
+    std::fs::write(place.path("letter"), "to nobody, long enough to be taken for a header".repeat(100)).unwrap();
+    ends_all(&place, &format!("sqlite:{}", place.path("letter").display()), 74, "not an SQLite file");
+}
