@@ -461,4 +461,10 @@ fn a_server_that_endangers_locks_is_named() {
     assert_eq!(said(&modest, "-v"), [0, 0], "the user may not ask");
     server.cli("CONFIG SET maxmemory-policy noeviction");
     assert_eq!(said(&server.url(), "--no-renew"), [0, 0]);
+    server.cli("REPLICAOF 127.0.0.1 1");
+    let mut waiter = place.tenure(&["run", "--store", &server.url(), "x", "--", "true"]);
+    let waiter = Running::of(waiter.stderr(File::create(place.path("said")).unwrap()).spawn().unwrap());
+    wait_for("the warning of a replica", || place.read("said").contains("it is a replica and grants nothing"));
+    waiter.signal(Signal::SIGTERM);
+    assert_eq!(waiter.end_by_signal().code(), Some(128 + 15));
 }
