@@ -342,6 +342,27 @@ async fn a_leader_without_its_members_grants_and_renews_nothing() {
     renewed(&at_leader, &lease("x", &held)).await;
 }
 
+/// The others have died, and one alone elects nobody. It gives up after 7 s.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_without_a_leader_says_so() {
+    let etcd = EtcdCluster::of(3).start();
+    let store = open(&(EtcdCluster::url_at(etcd.addr(0), "a/") + "&timeout=15s")).await;
+    let held = owner();
+    taken(&*store, &request("x", &held)).await;
+    etcd.kill(1);
+    etcd.kill(2);
+    let told = async {
+        loop {
+            let error = store.renew(&[lease("x", &held)]).await.remove(0).err();
+            if let Some(error) = error.filter(|error| error.to_string().contains("says: request timed out")) {
+                return error;
+            }
+        }
+    };
+    let error = timeout(2 * PATIENCE, told).await.expect("it never says so");
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true), "{error:?}");
+}
+
 /// It keeps every lease for one and a half of its election timeouts.
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_end_later_with_a_longer_election_timeout() {

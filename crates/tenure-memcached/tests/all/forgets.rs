@@ -7,7 +7,7 @@ use tenure::store::{ReleaseReply, RenewReply, Store};
 use tenure_testkit::MemcachedServer;
 
 use crate::open;
-use crate::requests::{granted, lease, owner, request};
+use crate::requests::{granted, joining, lease, owner, request};
 
 /// Both schemes, on a server of their own.
 async fn each(arguments: &[&str], forget: impl Fn(&MemcachedServer)) {
@@ -98,4 +98,21 @@ async fn a_release_deletes_no_lock_of_a_later_life() {
         assert_eq!(store.release(&lease("x", &held), Duration::ZERO).await.unwrap(), ReleaseReply::NotHeld, "{scheme}");
         assert_eq!(store.renew(&[lease("x", &theirs)]).await.remove(0).unwrap(), RenewReply::Renewed, "{scheme}");
     }
+}
+
+/// Those who wait have to fit into one item.
+#[tokio::test]
+async fn a_queue_that_is_too_long_for_an_item_takes_nobody_else() {
+    let server = MemcachedServer::builder().arg("-I").arg("8k").arg("-o").arg("slab_chunk_max=4096").start();
+    let store = open(&(server.url() + "?timeout=10s")).await;
+    let held = owner();
+    granted(&store, &request("x", &held)).await;
+    let error = loop {
+        if let Err(error) = store.acquire(&joining("x")).await {
+            break error;
+        }
+    };
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unavailable, false), "{error:?}");
+    assert!(error.to_string().contains("too large"), "{error:?}");
+    assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
 }

@@ -803,3 +803,25 @@ fn masters_die_under_load() {
 fn twenty_masters_die_under_load() {
     masters_die(20, Duration::from_secs(1));
 }
+
+/// One key of a semaphore is at the one node, and one at the other, so none of the two can answer for both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_permit_in_a_slot_that_moves_is_waited_for() {
+    let cluster = RedisCluster::start(2, 0);
+    let locks = Locker::new(Options::parse(&patient(&cluster.url())).unwrap().open().await.unwrap());
+    let slot = slot_of(&cluster, b"pool");
+    let _one = locks.semaphore("pool", 2).acquire().await.unwrap();
+    let (mut mover, from, handle) = (cluster.mover(), cluster.serving(slot).unwrap(), tokio::runtime::Handle::current());
+    let asked = locks.semaphore("pool", 2).wait(Duration::ZERO).acquire();
+    let waiting = tokio::task::block_in_place(|| {
+        let mut waiting = None;
+        mover.move_slot(slot, from, 1 - from, || {
+            let error = handle.block_on(asked).unwrap_err();
+            assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("being moved"), "{error:?}");
+            assert!(!error.may_have_been_applied(), "{error:?}");
+            waiting = Some(handle.spawn(locks.semaphore("pool", 2).acquire()));
+        });
+        waiting.unwrap()
+    });
+    let _two = timeout(LONG, waiting).await.expect("it is served").unwrap().unwrap();
+}

@@ -6,7 +6,7 @@ use tenure::store::{ReleaseReply, RenewReply};
 use tenure::{ErrorKind, Locker};
 use tenure_sql::postgres::Options;
 use tenure_testkit::page::{errors, told};
-use tenure_testkit::{PostgresServer, Proxy, wait_until};
+use tenure_testkit::{PostgresServer, Proxy, Signal, signal, wait_until};
 
 use crate::outages::settled;
 use crate::requests::{granted, lease, owner, request};
@@ -181,4 +181,23 @@ async fn each_code_of_the_page_comes_so_from_the_server() {
         server.sql(&format!("DROP TRIGGER raises ON {table}"));
     }
     granted(&store, &request("x", &owner())).await;
+}
+
+/// It ends when its sessions have, and takes no other meanwhile.
+#[tokio::test]
+async fn a_server_that_shuts_down_cannot_serve_now() {
+    let server = PostgresServer::start();
+    let mut session = server.session();
+    session.run("SELECT 1;");
+    let first = server.sql("SELECT split_part(pg_read_file('postmaster.pid'), chr(10), 1)")[0].parse().unwrap();
+    signal(first, Signal::Term).unwrap();
+    let (url, deadline) = (server.url("locks") + "&timeout=10s", Instant::now() + PATIENCE);
+    let error = loop {
+        match Options::parse(&url).unwrap().open().await {
+            Ok(_) => assert!(Instant::now() < deadline, "it takes others"),
+            Err(error) => break error,
+        }
+    };
+    assert!(error.to_string().contains("shutting down"), "{error:?}");
+    assert_eq!(told(&error), ["Unavailable", "no"], "{error:?}");
 }

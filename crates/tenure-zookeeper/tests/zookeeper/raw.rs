@@ -79,11 +79,20 @@ impl Raw {
 
     /// As [`create`](Self::create), with a value.
     pub(crate) async fn create_with(&mut self, path: &str, value: &str, rights: i32) {
+        self.make(path, value, rights, 0).await;
+    }
+
+    /// As [`create`](Self::create), for as long as the session lasts.
+    pub(crate) async fn create_ephemeral(&mut self, path: &str) {
+        self.make(path, "", ALL, 1).await;
+    }
+
+    async fn make(&mut self, path: &str, value: &str, rights: i32, mode: i32) {
         let mut body = Vec::new();
         put(&mut body, path.as_bytes());
         put(&mut body, value.as_bytes());
         put_acl(&mut body, rights);
-        body.extend(0_i32.to_be_bytes());
+        body.extend(mode.to_be_bytes());
         self.ask(1, CREATE, &body).await;
     }
 

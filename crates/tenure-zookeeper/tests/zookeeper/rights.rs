@@ -62,6 +62,20 @@ async fn a_quota_that_is_used_up_is_named() {
     assert_eq!(store.renew(&[lease("x", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
 }
 
+/// Another client has its own node where ours would have theirs below.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_takes_no_others_below_is_no_lock() {
+    let chroot = Server::fresh_chroot();
+    let mut admin = Raw::connect(Server::shared().addr(), "admin:secret").await;
+    admin.create(&format!("/{chroot}"), ALL).await;
+    admin.create_ephemeral(&format!("/{chroot}/x")).await;
+    let store = open(&(Server::shared().url(&chroot) + "?timeout=10s")).await;
+    for name in ["x", "x/y"] {
+        let error = store.acquire(&request(name, &owner())).await.unwrap_err();
+        assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Mismatch, false), "{name}: {error:?}");
+    }
+}
+
 /// The lease is there, whatever the server thinks of the question.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_that_is_refused_is_no_loss() {
