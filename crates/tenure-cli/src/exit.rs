@@ -43,14 +43,12 @@ pub(crate) struct Failure {
     pub(crate) text: Option<String>,
     /// The signal that ended us, if one did.
     pub(crate) signal: Option<i32>,
-    /// The store has answered, and cannot serve now.
-    pub(crate) is_answer: bool,
 }
 
 impl Failure {
     /// A failure with a message of the form "what, why; fix".
     pub(crate) fn new(code: u8, text: impl Into<String>) -> Self {
-        Self { code, text: Some(text.into()), signal: None, is_answer: false }
+        Self { code, text: Some(text.into()), signal: None }
     }
 
     /// Something that the user must write differently.
@@ -60,7 +58,7 @@ impl Failure {
 
     /// A failure whose message was printed before.
     pub(crate) fn told(code: u8) -> Self {
-        Self { code, text: None, signal: None, is_answer: false }
+        Self { code, text: None, signal: None }
     }
 
     /// The same, with more that is true of it.
@@ -71,14 +69,13 @@ impl Failure {
 
     /// The end by a signal. Its sender knows of it.
     pub(crate) fn signalled(signal: i32) -> Self {
-        Self { signal: Some(signal), ..Self::told(by_signal(signal)) }
+        Self { code: by_signal(signal), text: None, signal: Some(signal) }
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let is_answer = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Overloaded);
-        Self { is_answer, ..Self::new(code_of(&error), error.to_string()) }
+        Self::new(code_of(&error), error.to_string())
     }
 }
 

@@ -98,15 +98,14 @@ impl<'a> Plan<'a> {
     }
 
     /// Opens the store. One that gives no answer is asked again: at boot, a command may come before
-    /// its server. One that answers that it cannot serve now is waited for like a held name.
+    /// its server.
     async fn contact(&self, started: BootTime) -> Result<LockerBuilder, Failure> {
         let limit = self.wait().unwrap_or(FIRST_CONTACT);
         let (mut pause, mut outage, voice) = (PAUSE.0, Outage::default(), self.settings.voice);
-        let mut is_endless = self.is_patient;
-        let left = |is_endless| if is_endless { Duration::MAX } else { limit.saturating_sub(BootTime::now().since(started)) };
         loop {
+            let left = self.left(limit, started);
             // One operation longer than the wait, and without one as long as an answer may take.
-            let patience = if limit.is_zero() || is_endless { FIRST_CONTACT } else { left(false) + PAUSE.1 };
+            let patience = if limit.is_zero() || self.is_patient { FIRST_CONTACT } else { left + PAUSE.1 };
             let opened = match timeout(patience, store::open(self.settings)).await {
                 Ok(Err(failure)) if failure.code == UNREACHABLE => failure,
                 Ok(opened) => {
@@ -117,14 +116,13 @@ impl<'a> Plan<'a> {
                 }
                 Err(_) => Failure::new(UNREACHABLE, format!("the store gave no answer within {}", format_duration(limit))),
             };
-            is_endless |= opened.is_answer && self.wait().is_none();
-            let left = left(is_endless);
+            let left = self.left(limit, started);
             if left.is_zero() {
                 return Err(opened);
             }
             let why = opened.text.unwrap_or_default();
             if let Some(lasting) = outage.failed(why.clone(), BootTime::now()) {
-                let trying = if is_endless {
+                let trying = if self.is_patient {
                     format!("trying again{lasting} now")
                 } else {
                     format!("trying again for {}", format_duration(left))
@@ -134,6 +132,11 @@ impl<'a> Plan<'a> {
             sleep(pause.min(left)).await;
             pause = (pause * 2).min(PAUSE.1);
         }
+    }
+
+    /// Time left for the first contact. A candidate tries for ever.
+    fn left(&self, limit: Duration, started: BootTime) -> Duration {
+        if self.is_patient { Duration::MAX } else { limit.saturating_sub(BootTime::now().since(started)) }
     }
 
     /// Takes the lock in a store that is open, unless a signal ends the wait that began at

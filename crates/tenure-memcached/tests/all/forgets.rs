@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use tenure::ErrorKind;
-use tenure::store::{ReleaseReply, RenewReply, Store};
+use tenure::store::{Enqueue, ReleaseReply, RenewReply, Store};
 use tenure_testkit::MemcachedServer;
 
 use crate::open;
-use crate::requests::{granted, joining, lease, owner, request};
+use crate::requests::{granted, lease, owner, request};
 
 /// Both schemes, on a server of their own.
 async fn each(arguments: &[&str], forget: impl Fn(&MemcachedServer)) {
@@ -108,7 +108,8 @@ async fn a_queue_that_is_too_long_for_an_item_takes_nobody_else() {
     let held = owner();
     granted(&store, &request("x", &held)).await;
     let error = loop {
-        if let Err(error) = store.acquire(&joining("x")).await {
+        let stays = Enqueue::Join { entry_ttl: Duration::from_secs(600), handoff_ttl: Duration::from_secs(1) };
+        if let Err(error) = store.acquire(&request("x", &owner()).with_enqueue(stays)).await {
             break error;
         }
     };
