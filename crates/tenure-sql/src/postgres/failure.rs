@@ -66,6 +66,7 @@ const MEANINGS: &[Meaning<&str>] = &[
         what: "others were faster again and again",
         fix: "try again",
     },
+    Meaning { codes: &["54000"], kind: ErrorKind::Refused, what: LIMIT, fix: "see what the server says of its limits" },
     Meaning { codes: &["40", "57P"], kind: ErrorKind::Unavailable, what: "the server gave the statement up", fix: "try again" },
     Meaning { codes: &["08"], kind: ErrorKind::Unreachable, what: "the connection is over", fix: "see whether the server runs" },
     Meaning {
@@ -81,6 +82,8 @@ const MEANINGS: &[Meaning<&str>] = &[
         fix: "use a database with the encoding UTF8",
     },
 ];
+
+const LIMIT: &str = "the server has reached a limit";
 
 /// A division by zero in a statement that was to be undone as a whole.
 const UNDONE: &str = "it was undone as a whole";
@@ -142,6 +145,11 @@ fn ends_session(error: &tokio_postgres::Error) -> bool {
 /// Whether a write found some rows changed, and was undone.
 pub(super) fn was_undone(error: &Error) -> bool {
     error.kind() == ErrorKind::Unavailable && error.to_string() == UNDONE
+}
+
+/// Whether the server has reached a limit, as with a full queue of notifications. Any user can fill that.
+pub(super) fn is_beyond_limit(error: &Error) -> bool {
+    error.kind() == ErrorKind::Refused && error.to_string().starts_with(LIMIT)
 }
 
 /// Runs a statement again, so many times at most, while the server undoes it because of another

@@ -127,6 +127,33 @@ async fn a_waiter_whose_connection_is_replaced_is_served() {
     let _ = guard.release().await;
 }
 
+/// Any user can fill the queue of notifications, with a session that listens in an open transaction. It takes 8 GB. Here a trigger
+/// fails a transaction that notifies, at its end and with the same error.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_of_notifications_refuses_no_hand_over() {
+    let server = PostgresServer::start();
+    server.sql(
+        "CREATE TABLE told (channel text);
+         CREATE FUNCTION fails() RETURNS trigger LANGUAGE plpgsql AS
+           'BEGIN RAISE SQLSTATE ''54000'' USING MESSAGE = ''too many notifications in the NOTIFY queue''; END';
+         CREATE CONSTRAINT TRIGGER no_room AFTER INSERT ON told DEFERRABLE INITIALLY DEFERRED
+           FOR EACH ROW EXECUTE FUNCTION fails();
+         CREATE FUNCTION public.pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS 'BEGIN INSERT INTO told VALUES ($1); END';
+         ALTER DATABASE postgres SET search_path = public, pg_catalog",
+    );
+    let url = server.url("locks") + "&timeout=10s";
+    let (store, waiters) = (open(&url).await, open(&url).await);
+    let held = request("x", &owner());
+    granted(&store, &held).await;
+    let waiting = tokio::spawn(Locker::new(waiters).mutex("x").acquire());
+    while store.inspect(None).await.unwrap()[0].waiters.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(store.release(&held.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    let guard = tokio::time::timeout(PATIENCE, waiting).await.expect("it polls").unwrap().unwrap();
+    guard.release().await.unwrap();
+}
+
 /// An error of one call has the connection replaced, while another call is still under way in its session.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_behind_one_that_spoils_the_session_never_runs_late() {
