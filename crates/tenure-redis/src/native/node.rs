@@ -55,7 +55,7 @@ impl RedisNode {
     /// A node that connects with its first call.
     pub(crate) fn connect_later(settings: &Settings, runs: &Runs) -> Result<Arc<Self>, Error> {
         let Settings { peer, shown, prefix, timeout, poll_interval, .. } = settings;
-        let connection = Connection::later(peer.clone(), prefix)?;
+        let connection = Connection::until_data_is_lost(peer.clone(), prefix)?;
         let store = RedisStore::over(connection.into(), Layout::new(prefix), shown, *timeout, *poll_interval);
         Ok(Arc::new(Self { store, runs: Arc::clone(runs) }))
     }

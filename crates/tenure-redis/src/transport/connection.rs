@@ -213,6 +213,11 @@ impl Connection {
         Ok(Self::new(Source::Peer(Box::new(peer)), None, Pushes::new(prefix)?))
     }
 
+    /// As [`later`](Self::later). A connection ends when its server drops all data, if the server tells so.
+    pub(crate) fn until_data_is_lost(peer: Peer, prefix: &str) -> Result<Self, Error> {
+        Ok(Self::new(Source::Peer(Box::new(peer)), None, Pushes::until_data_is_lost(prefix)?))
+    }
+
     /// Connects to a node of a cluster with the first call.
     pub(crate) fn of_node(peer: Peer, pushes: &Arc<Pushes>, nodes: Weak<Nodes>, address: Address) -> Self {
         let new = |peer| Self::new(Source::Peer(Box::new(peer)), None, Arc::clone(pushes));

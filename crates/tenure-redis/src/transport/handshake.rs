@@ -14,6 +14,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::transport::contact::Contact;
 use crate::transport::dial::{Peer, dial};
 use crate::transport::failure::{translate, translate_answer};
 use crate::transport::link::{Identity, Link, Wire};
@@ -142,10 +143,14 @@ pub(super) async fn open(
     if let Some((stream, server)) = dial(client).await? {
         return Ok((Wire::Ours(Multiplexed::start(stream, Arc::clone(pushes))), server));
     }
+    let contact = Arc::new(Contact::default());
     let mut config = AsyncConnectionConfig::new().set_connection_timeout(Some(limit)).set_response_timeout(None);
     if protocol.supports_resp3() {
-        let pushes = Arc::clone(pushes);
+        let (pushes, contact) = (Arc::clone(pushes), Arc::clone(&contact));
         config = config.set_push_sender(move |push| {
+            if pushes.ends_link(&push) {
+                contact.end();
+            }
             pushes.take_in(push);
             Ok::<_, std::convert::Infallible>(())
         });
@@ -153,7 +158,7 @@ pub(super) async fn open(
     let info = client.get_connection_info();
     let login = info.redis_settings().clone().set_protocol(protocol);
     let client = Client::open(info.clone().set_redis_settings(login))?;
-    let wire = Wire::Theirs(Box::new(client.get_multiplexed_async_connection_with_config(&config).await?));
+    let wire = Wire::Theirs(Box::new(client.get_multiplexed_async_connection_with_config(&config).await?), contact);
     Ok((wire, info.addr().to_string()))
 }
 

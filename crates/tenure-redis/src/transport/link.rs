@@ -14,7 +14,7 @@ use crate::transport::commands::Commands;
 use crate::transport::contact::{Contact, Moment, now_ms};
 use crate::transport::failure::doubts_counter;
 use crate::transport::form::Form;
-use crate::transport::multiplex::Multiplexed;
+use crate::transport::multiplex::{Multiplexed, ended};
 use crate::transport::reply::Answers;
 
 /// Time for which any link may be silent, even if a caller's timeout is shorter.
@@ -24,7 +24,7 @@ pub(crate) const DEAD_AFTER: Duration = Duration::from_millis(100);
 pub(crate) enum Wire {
     Ours(Multiplexed),
     /// A connection of the client library's.
-    Theirs(Box<dyn Carries>),
+    Theirs(Box<dyn Carries>, Arc<Contact>),
 }
 
 #[async_trait]
@@ -44,7 +44,11 @@ impl Wire {
     pub(crate) async fn send(&self, commands: &Commands) -> RedisResult<Answers> {
         match self {
             Self::Ours(wire) => wire.send(commands).await,
-            Self::Theirs(wire) => wire.send(commands).await,
+            Self::Theirs(wire, contact) => {
+                let answers = wire.send(commands).await;
+                // They may be about other data.
+                if contact.has_ended() { Err(ended()) } else { answers }
+            }
         }
     }
 }
@@ -119,7 +123,7 @@ impl Link {
     /// An external connection.
     #[cfg(feature = "redis-1")]
     pub(crate) fn external(wire: impl Carries + 'static) -> Self {
-        let link = Self::new(Wire::Theirs(Box::new(wire)), None);
+        let link = Self::new(Wire::Theirs(Box::new(wire), Arc::default()), None);
         link.set_hears(false);
         link.set_tracks(false);
         link
@@ -129,11 +133,11 @@ impl Link {
         let (hears, tracks, raised) = (OnceLock::new(), OnceLock::new(), Mutex::default());
         let contact = match &wire {
             Wire::Ours(wire) => Arc::clone(wire.contact()),
-            Wire::Theirs(_) => Arc::default(),
+            Wire::Theirs(_, contact) => Arc::clone(contact),
         };
         // If a server repeats, cut, a command that it does not know, the client library reads a
         // broken answer.
-        let delete = AtomicUsize::new(if matches!(wire, Wire::Theirs(_)) { usize::MAX } else { 0 });
+        let delete = AtomicUsize::new(if matches!(wire, Wire::Theirs(..)) { usize::MAX } else { 0 });
         let (functions, run_id, followed) = (AtomicBool::new(true), OnceLock::new(), None);
         Self { wire, identity, functions, delete, hears, tracks, run_id, raised, contact, followed }
     }
@@ -207,7 +211,7 @@ impl Link {
                 Err(_) => now = Moment::now(),
             }
         };
-        if matches!(self.wire, Wire::Theirs(_)) {
+        if matches!(self.wire, Wire::Theirs(..)) {
             self.contact.heard();
         }
         // An external connection that failed may come back as one to another server.

@@ -261,7 +261,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionTask<S> {
             self.taken += length;
             let answer = match value {
                 Value::Push { kind, data } if !is_reply(&kind) => {
-                    self.pushes.take_in(PushInfo { kind, data });
+                    let push = PushInfo { kind, data };
+                    if self.pushes.ends_link(&push) {
+                        return Err(ended());
+                    }
+                    self.pushes.take_in(push);
                     continue;
                 }
                 Value::ServerError(error) => Err(error.into()),
@@ -320,7 +324,7 @@ impl<S> Drop for ConnectionTask<S> {
     }
 }
 
-fn ended() -> RedisError {
+pub(crate) fn ended() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
 

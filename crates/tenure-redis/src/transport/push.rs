@@ -62,6 +62,8 @@ pub(crate) struct Pushes {
     wanted: AtomicBool,
     /// Whether anybody has listened for changes of keys.
     tracks: AtomicBool,
+    /// A link ends when its server drops all data, as one that becomes a replica does.
+    ends_with_data: bool,
     /// A slot can have a channel of its own, as far as is known.
     slots: AtomicBool,
     listeners: Mutex<HashMap<Vec<u8>, Vec<Arc<Inbox>>>>,
@@ -100,6 +102,12 @@ impl Pushes {
         Self::with_random_channel(prefix, true)
     }
 
+    /// For a connection that has to notice it when its server has other data than before.
+    pub(crate) fn until_data_is_lost(prefix: &str) -> Result<Arc<Self>, Error> {
+        let pushes = Self::with_random_channel(prefix, false)?;
+        Ok(Arc::new(Self { ends_with_data: true, ..Self::on(prefix, pushes.id.clone(), pushes.channel.clone(), false) }))
+    }
+
     fn with_random_channel(prefix: &str, in_cluster: bool) -> Result<Arc<Self>, Error> {
         let mut random = [0; 8];
         getrandom::fill(&mut random)
@@ -123,7 +131,20 @@ impl Pushes {
         let (wanted, tracks, slots) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(true));
         let (heard, listeners, others) = (AtomicBool::new(false), Mutex::default(), Mutex::default());
         let prefix = prefix.to_owned();
-        Self { prefix, id, channel, for_all, in_cluster: false, heard, wanted, tracks, slots, listeners, others }
+        Self {
+            prefix,
+            id,
+            channel,
+            for_all,
+            in_cluster: false,
+            ends_with_data: false,
+            heard,
+            wanted,
+            tracks,
+            slots,
+            listeners,
+            others,
+        }
     }
 
     /// Registers a listener for another channel, to which the caller subscribes.
@@ -187,7 +208,7 @@ impl Pushes {
     /// The commands that subscribe a new link to all that is listened to.
     pub(crate) fn subscriptions(&self) -> Vec<(Cmd, Source)> {
         let own = self.are_wanted().then(|| (self.subscribe(), Source::Own));
-        let changes = self.tracks().then(|| {
+        let changes = (self.tracks() || self.ends_with_data).then(|| {
             let command = TRACKING.iter().fold(Cmd::new(), |mut cmd, word| {
                 cmd.arg(word);
                 cmd
@@ -208,6 +229,12 @@ impl Pushes {
     /// Whether anybody has listened for changes of keys.
     pub(crate) fn tracks(&self) -> bool {
         self.tracks.load(Ordering::Relaxed)
+    }
+
+    /// Whether a link ends with this push. Answers that come behind it are about other data.
+    pub(crate) fn ends_link(&self, push: &PushInfo) -> bool {
+        let all_keys = push.kind == PushKind::Invalidate && !matches!(push.data.first(), Some(Value::Array(_)));
+        self.ends_with_data && all_keys
     }
 
     pub(crate) fn has_listener(&self, owner: &[u8]) -> bool {

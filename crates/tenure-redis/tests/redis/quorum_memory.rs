@@ -6,10 +6,10 @@ use std::time::Duration;
 use tenure::store::quorum::Quorum;
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Store};
 use tenure::{Lease, Share};
-use tenure_testkit::{RedisServer, Reply};
+use tenure_testkit::{RedisServer, Reply, wait_until};
 
 use crate::quorum::{Servers, asks, fence_of, granted, quorum, release, wait_for};
-use crate::{LONG, patient};
+use crate::{LONG, PATIENCE, patient};
 
 /// Takes the server from the grant that it forgets to the copy with which it comes back.
 type Return = Box<dyn FnOnce(&RedisServer) + Send>;
@@ -119,6 +119,35 @@ async fn no_server_votes_at_once_with_a_copy_whatever_the_copy_says() {
         let (_, later) = granted(&a, "door", LONG).await;
         assert!(later > fence, "{copy}: {later} after {fence}");
     }
+}
+
+/// A replica of it was promoted meanwhile, and it has come back to be a master with the older data. Its connections stand.
+#[tokio::test]
+async fn a_server_that_was_a_replica_meanwhile_does_not_vote_on_the_connections_that_it_kept() {
+    let all = three(false);
+    let url = patient(&all.url());
+    let (a, b) = (quorum(&url).await, quorum(&url).await);
+    for store in [&a, &b] {
+        let (warm, _) = granted(store, "warm", LONG).await;
+        release(store, &warm).await;
+    }
+    let [(first, proxy), _, (_, third)] = &all.servers[..] else { unreachable!() };
+    let replica = RedisServer::replica_of(first);
+    replica.promote();
+    third.refuse();
+    third.cut();
+    let (_, fence) = granted(&a, "door", LONG).await;
+    third.accept();
+    // So that the second does not notice it by the third.
+    granted(&b, "other", LONG).await;
+    let before = proxy.accepted();
+    first.cli(&format!("REPLICAOF {} {}", replica.addr().ip(), replica.addr().port()));
+    wait_until(PATIENCE, "the older data to be there", || first.cli("INFO replication").contains("master_link_status:up"));
+    first.promote();
+    assert_eq!((first.cli("GET door"), proxy.accepted()), (String::new(), before), "nobody has noticed it");
+    let later = fence_of(&b, &asks("door", LONG)).await;
+    assert_eq!(later, None, "two hold, the first with {fence}");
+    assert!(is_kept_out(&all, &b).await > 30_000);
 }
 
 /// Nobody holds it any more, and the name stays taken for longer than any ttl.
