@@ -54,7 +54,7 @@ pub use proxy::Proxy;
 pub use quorum::admit;
 pub use redis::{RedisCluster, RedisServer, SentinelGroup, Snapshot};
 pub use register::Register;
-pub use rotation::rotation;
+pub use rotation::{Passwords, rotation};
 pub use session::SqlSession;
 pub use tenure_conformance::{Counter, Fate, Faulty, Operation, overlap};
 pub use tls::Certificates;

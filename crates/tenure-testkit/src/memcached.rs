@@ -174,6 +174,23 @@ impl MemcachedServer {
         }
     }
 
+    /// Wants another password of its user from now on. It ends no connection.
+    pub fn change_password(&self, user: &str, password: &str) {
+        fs::write(self.dir.path().join(LOGINS), format!("{user}:{password}\n")).expect("a directory of ours can be written");
+        self.signal(Signal::Hup);
+        crate::process::wait_until(ANSWER, "the server to read its logins again", || self.takes(user, password));
+    }
+
+    fn takes(&self, user: &str, password: &str) -> bool {
+        let words = format!("{user} {password}");
+        let answer = TcpStream::connect_timeout(&self.addr(), ANSWER).and_then(|stream| {
+            stream.set_read_timeout(Some(ANSWER))?;
+            write!(&stream, "set login 0 0 {}\r\n{words}\r\n", words.len())?;
+            BufReader::new(stream).lines().next().unwrap_or_else(|| Ok(String::new()))
+        });
+        answer.is_ok_and(|line| line == "STORED")
+    }
+
     fn signal(&self, signal: Signal) {
         let mut process = self.process();
         process.as_mut().expect("the server was killed").signal(signal).expect("the server runs");

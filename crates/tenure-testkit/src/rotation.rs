@@ -1,9 +1,13 @@
 //! A password that is changed again and again while locks are in use.
 
+use std::io::Write as _;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use tenure::store::Credentials;
 use tenure::{ErrorKind, Guard, Locker, ReleaseOutcome, State};
+
+use crate::{EtcdCluster, MariaDbServer, PostgresServer, RedisServer};
 
 const TTL: Duration = Duration::from_secs(60);
 /// For what happens at once, on a machine that has other work.
@@ -56,4 +60,72 @@ async fn is_extended(held: &Guard, is_wished: impl Fn(Result<(), ErrorKind>) -> 
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     false
+}
+
+/// A server with a user `app` for locks, whose password is changed.
+pub trait Passwords {
+    /// Makes the user.
+    fn make_app(&self, password: &str);
+
+    /// Sets another password, and ends the user's connections if the server can.
+    fn change_password(&self, password: &str);
+}
+
+impl Passwords for RedisServer {
+    fn make_app(&self, password: &str) {
+        let set = ["ACL", "SETUSER", "app", "on", "resetpass", &format!(">{password}"), "~*", "&*", "+@all"];
+        assert_eq!(self.command(&set).text(), "OK", "the user is not made");
+    }
+
+    fn change_password(&self, password: &str) {
+        self.make_app(password);
+        self.command(&["CLIENT", "KILL", "USER", "app"]);
+    }
+}
+
+/// The server wants a password of everybody.
+impl Passwords for PostgresServer {
+    fn make_app(&self, password: &str) {
+        self.sql(&format!("CREATE USER app PASSWORD '{password}'; GRANT ALL ON SCHEMA public TO app"));
+    }
+
+    fn change_password(&self, password: &str) {
+        self.sql(&format!("ALTER USER app PASSWORD '{password}'"));
+        self.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'");
+    }
+}
+
+impl Passwords for MariaDbServer {
+    fn make_app(&self, password: &str) {
+        self.sql(&format!("CREATE USER app IDENTIFIED BY '{password}'; GRANT ALL ON locks.* TO app"));
+    }
+
+    fn change_password(&self, password: &str) {
+        self.sql(&format!("ALTER USER app IDENTIFIED BY '{password}'"));
+        for kill in self.sql("SELECT CONCAT('KILL ', id) FROM information_schema.processlist WHERE user = 'app'") {
+            // It may have ended.
+            self.session().try_run(&format!("{kill};"));
+        }
+    }
+}
+
+/// The user may do everything. etcd ends no connection, but forgets the tokens of the user.
+impl Passwords for EtcdCluster {
+    fn make_app(&self, password: &str) {
+        self.ctl(&["user", "add", "root:s3cret"]);
+        self.ctl(&["user", "grant-role", "root", "root"]);
+        self.ctl(&["user", "add", &format!("app:{password}")]);
+        self.ctl(&["user", "grant-role", "app", "root"]);
+        self.ctl(&["auth", "enable"]);
+    }
+
+    fn change_password(&self, password: &str) {
+        let mut passwd = self.etcdctl();
+        passwd.args(["--user=root:s3cret", "--command-timeout=30s", "user", "passwd", "app", "--interactive=false"]);
+        let mut passwd = passwd.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("etcdctl can be started");
+        let mut words = passwd.stdin.take().expect("it is piped");
+        words.write_all(format!("{password}\n").as_bytes()).expect("it reads them");
+        drop(words);
+        assert!(passwd.wait().expect("it is ours").success(), "the password is not changed");
+    }
 }

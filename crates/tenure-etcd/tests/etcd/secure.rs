@@ -1,7 +1,5 @@
 //! TLS, and logins.
 
-use std::io::Write as _;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +8,7 @@ use tempfile::TempDir;
 use tenure::store::{Credentials, RenewReply, Store};
 use tenure::{ErrorKind, Locker};
 use tenure_etcd::Options;
-use tenure_testkit::{Certificates, EtcdCluster, Proxy, rotation};
+use tenure_testkit::{Certificates, EtcdCluster, Passwords, Proxy, rotation};
 
 use crate::open;
 use crate::requests::{granted, lease, owner, request};
@@ -135,21 +133,10 @@ async fn a_refused_name_does_not_end_the_renewals_of_others() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lease_is_lost_while_the_password_changes() {
     let etcd = EtcdCluster::of(1).start();
-    etcd.ctl(&["user", "add", "root:s3cret"]);
-    etcd.ctl(&["user", "grant-role", "root", "root"]);
-    etcd.ctl(&["user", "add", "app:first"]);
-    etcd.ctl(&["user", "grant-role", "app", "root"]);
-    etcd.ctl(&["auth", "enable"]);
+    etcd.make_app("first");
     let url = format!("etcd://app@{}/locks?timeout=5s", etcd.addr(0));
     let open = async |credentials: Credentials| {
         Locker::new(Arc::new(Options::parse(&url).unwrap().credentials(credentials).open().await.unwrap()))
     };
-    let change = |password: &str| {
-        let mut passwd = etcd.etcdctl();
-        passwd.args(["--user=root:s3cret", "user", "passwd", "app", "--interactive=false"]).stdin(Stdio::piped());
-        let mut passwd = passwd.stdout(Stdio::null()).spawn().unwrap();
-        passwd.stdin.take().unwrap().write_all(format!("{password}\n").as_bytes()).unwrap();
-        assert!(passwd.wait().unwrap().success());
-    };
-    rotation("first", open, change).await;
+    rotation("first", open, |password| etcd.change_password(password)).await;
 }

@@ -1,11 +1,12 @@
 //! Where a benchmark runs: a server of its own, or a store that was named.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use redis::{Client, Connection};
 use serde::{Deserialize, Serialize};
-use tenure::store::{Login, Store};
+use tenure::store::{Credentials, Login, Store};
 use tenure::{Error, Locker, Owner};
 use tenure_stores::Options;
 use tenure_testkit::RedisServer;
@@ -21,6 +22,8 @@ pub struct Address {
     pub username: Option<String>,
     /// The password to log in with, instead of the URL's.
     pub password: Option<String>,
+    /// The file that has the password, instead of the two.
+    pub password_file: Option<PathBuf>,
     /// The password to log in with at sentinels, instead of the URL's.
     pub sentinel_password: Option<String>,
 }
@@ -31,7 +34,7 @@ impl Address {
         // A scheme may have capitals.
         let (scheme, rest) = url.split_at(url.find(':').unwrap_or(0));
         let url = scheme.to_ascii_lowercase() + rest;
-        Self { url, username: None, password: None, sentinel_password: None }
+        Self { url, username: None, password: None, password_file: None, sentinel_password: None }
     }
 
     /// Opens the store once more, with a connection of its own.
@@ -91,6 +94,9 @@ impl Address {
         let mut options = Options::parse(&self.url)?;
         let login = Login { user: self.username.clone(), password: self.password.clone() };
         options = options.credentials(login);
+        if let Some(file) = &self.password_file {
+            options = options.credentials(Credentials::password_file(file));
+        }
         Ok(match (options, &self.sentinel_password) {
             (Options::Redis(options), Some(password)) => {
                 Options::Redis(options.sentinel_credentials(Login::of_password(password)))

@@ -30,6 +30,10 @@ pub(crate) struct Soak {
     /// The server of its own loses its data again and again: two may hold then, and only the order of the fences is judged
     #[arg(long)]
     flush: bool,
+    /// The password of the user changes every 10 s at a server of its own (redis, postgres, mariadb or etcd), which then ends
+    /// the user's connections; nothing else is broken, and no lease may be lost
+    #[arg(long)]
+    rotate: bool,
     /// End when the store has granted so often, if that is before the end of the time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     grants: Option<u64>,
@@ -50,6 +54,7 @@ begin with tenure-soak and random bits, and are free when the soak has ended.
   tenure lab soak --store sqlite --for 1h --seed 7
   tenure lab soak --store redis --flush --for 1m
   tenure lab soak --store quorum --grants 1000000 --for 1h
+  tenure lab soak --store postgres --rotate --for 5m
 
 On a quorum, many mutexes are taken one after the other. Servers are killed and
 come back with their data or without. Replies are lost on the way to them.
@@ -82,8 +87,16 @@ pub(crate) fn main(args: &Soak) -> Result<u8, Failure> {
     if args.flush && !matches!(place, Where::Redis) {
         return Err(Failure::usage("--flush is for --store redis: no other store is flushed"));
     }
-    let Soak { time, seed, processes, flush: flushes, grants, .. } = *args;
-    let report = soak::run(&lab, &Plan { place, time, seed, processes, flushes, grants })?;
+    let has_passwords = match place {
+        Where::Redis => true,
+        Where::Engine(engine) => !matches!(engine, Engine::Memcached | Engine::ZooKeeper),
+        _ => false,
+    };
+    if args.rotate && (args.flush || !has_passwords) {
+        return Err(Failure::usage("--rotate is for --store redis, postgres, mariadb or etcd, without --flush"));
+    }
+    let Soak { time, seed, processes, flush: flushes, rotate: rotates, grants, .. } = *args;
+    let report = soak::run(&lab, &Plan { place, time, seed, processes, flushes, rotates, grants })?;
     print(&format!("{report}\n"))?;
     Ok(if report.tally.findings.count() == 0 { 0 } else { UNEXPECTED })
 }

@@ -7,6 +7,7 @@ use fastrand::Rng;
 use tenure::{BootTime, Error};
 use tenure_testkit::{Proxy, RedisServer, admit};
 
+use super::logins::Logins;
 use super::process::Crew;
 use super::referee::Referee;
 use super::report::ServerFaults;
@@ -21,12 +22,15 @@ pub(super) enum Broken<'a> {
     Server(&'a RedisServer),
     Nodes(&'a Nodes),
     Engine(&'a OwnServer, Engine),
+    /// The password changes.
+    Logins(&'a Logins),
 }
 
 impl<'a> Broken<'a> {
     pub(super) fn servers(self) -> impl Iterator<Item = &'a RedisServer> {
         let (one, all) = match self {
             Self::Nothing | Self::Engine(..) => (None, &[][..]),
+            Self::Logins(logins) => (logins.redis(), &[][..]),
             Self::Server(server) => (Some(server), &[][..]),
             Self::Nodes(Nodes(nodes)) => (None, &nodes[..]),
         };
@@ -36,7 +40,7 @@ impl<'a> Broken<'a> {
     /// The store URL of the way on which replies are lost, if there is one.
     pub(super) fn lossy_url(self) -> Option<String> {
         match self {
-            Self::Nothing | Self::Server(_) => None,
+            Self::Nothing | Self::Server(_) | Self::Logins(_) => None,
             Self::Nodes(nodes) => Some(nodes.url(true)),
             Self::Engine(own, _) => Some(own.near.clone()),
         }
@@ -117,6 +121,9 @@ impl<'a> Faults<'a> {
 
     /// Breaks things until `end`, or until there were grants enough; how often.
     pub(super) fn go_on(mut self, crew: &mut Crew<'_>, end: BootTime, referee: &Referee) -> Result<(u64, ServerFaults), Error> {
+        if let Broken::Logins(logins) = self.broken {
+            return Ok((logins.change_until(end)?, self.servers));
+        }
         let mut count = 0;
         loop {
             let pause = Duration::from_millis(self.rng.u64(50..=500));

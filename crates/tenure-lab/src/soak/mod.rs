@@ -9,6 +9,7 @@
 
 mod acquisition;
 mod faults;
+mod logins;
 mod party;
 mod process;
 mod referee;
@@ -25,6 +26,7 @@ use tenure::{BootTime, Error, Locker, MemoryStore, Owner};
 use tenure_testkit::{RedisServer, Reply, patiently};
 
 use self::faults::{Broken, Faults, Nodes};
+use self::logins::Logins;
 use self::party::Order;
 use self::process::Crew;
 use self::referee::Referee;
@@ -106,6 +108,8 @@ pub struct Plan {
     pub processes: u32,
     /// The server loses its data again and again: two may hold then, and only the order of the fences is judged.
     pub flushes: bool,
+    /// The password changes again and again, and nothing else happens: no lease is lost. On a server of its own.
+    pub rotates: bool,
     /// Ends when the store has granted so often, if that is before the end of the time.
     pub grants: Option<u64>,
 }
@@ -118,6 +122,10 @@ const FREE: Duration = Duration::from_secs(8);
 /// # Errors
 /// When the store, or a process, cannot be started.
 pub fn run(lab: &Lab, plan: &Plan) -> Result<Report, Error> {
+    if plan.rotates {
+        let logins = Logins::start(&plan.place)?;
+        return crew(lab, plan, logins.word(), logins.address(), Broken::Logins(&logins));
+    }
     match &plan.place {
         Where::Memory => {
             let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
@@ -186,8 +194,12 @@ fn crew(lab: &Lab, plan: &Plan, word: &'static str, address: &Address, broken: B
 fn order(plan: &Plan, referee: &Referee, address: Option<Address>, prefix: String) -> Order {
     let end = (BootTime::now() + plan.time).since_boot();
     let (who, place, keeps) = ("P1".to_owned(), referee.path().to_owned(), !plan.flushes);
-    let names = if matches!(plan.place, Where::Quorum) { MANY } else { 0 };
-    Order { address, who, place, prefix, seed: plan.seed, end, keeps, names }
+    let names = match plan.place {
+        _ if plan.rotates => SEVERAL,
+        Where::Quorum => MANY,
+        _ => 0,
+    };
+    Order { address, who, place, prefix, seed: plan.seed, end, keeps, names, rotates: plan.rotates }
 }
 
 fn concluded(plan: Plan, store: &'static str, referee: &Referee, seen: Tally) -> Report {
@@ -237,6 +249,8 @@ async fn remains(locker: &Locker, names: &[String], dead: &[String], tally: &mut
 
 /// Number of names where many are taken: fewer than there are grants, and more than tasks.
 const MANY: u32 = 300;
+/// Number of names while passwords change: more than are held to the end.
+const SEVERAL: u32 = 40;
 
 /// Whether a key stays at a server without a lease: the grant counter, or the memory of a node.
 fn stays(key: &str) -> bool {

@@ -44,6 +44,8 @@ pub(super) struct Order {
     pub(super) keeps: bool,
     /// Number of names that are taken one after the other, for the order of the fences. 0 for a few names of every kind.
     pub(super) names: u32,
+    /// The password changes: one task of each locker holds a name to the end, and the others take one after the other.
+    pub(super) rotates: bool,
 }
 
 /// Message from a process of a soak, a line of JSON each.
@@ -70,9 +72,12 @@ pub(super) async fn carry(order: &Order, stores: &[Arc<dyn Store>]) -> Result<Ta
             let visitor = visitor.map_err(|error| Error::unreachable("the place of the soak is gone").with_source(error))?;
             let (who, prefix) = (format!("{}T{task}", label(number)), order.prefix.clone());
             let (locker, other, rng, keeps, names) = (locker.clone(), other.clone(), rng.fork(), order.keeps, order.names);
-            tasks.spawn(
-                Task { who, prefix, locker, other, visitor, rng, keeps, names, tally: Tally::default(), over: false }.run(end),
-            );
+            let one = Task { who, prefix, locker, other, visitor, rng, keeps, names, tally: Tally::default(), over: false };
+            if order.rotates {
+                tasks.spawn(one.beside_rotations(task == 0, end));
+            } else {
+                tasks.spawn(one.run(end));
+            }
         }
     }
     let mut tally = Tally::default();

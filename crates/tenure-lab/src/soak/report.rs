@@ -66,6 +66,8 @@ pub struct Tally {
     pub downgrades: u64,
     /// Tenures that ended before they were given up.
     pub lost: u64,
+    /// Renewals that were seen, where passwords change.
+    pub renewed: u64,
     /// Grants of a quorum that took two rounds.
     pub second_rounds: u64,
     /// Calls that failed, by the class of the error.
@@ -93,6 +95,7 @@ impl Tally {
             (&mut self.cut, other.cut),
             (&mut self.downgrades, other.downgrades),
             (&mut self.lost, other.lost),
+            (&mut self.renewed, other.renewed),
             (&mut self.second_rounds, other.second_rounds),
         ] {
             *sum += more;
@@ -154,6 +157,9 @@ impl fmt::Display for Report {
             f,
             "{adopted} adopted; {downgrades} downgrades, {cut} calls dropped, {lost} lost; {faults} faults, {killed} killed; "
         )?;
+        if plan.rotates {
+            write!(f, "{faults} rotations, {} renewals seen; ", tally.renewed)?;
+        }
         let errors = errors.iter().map(|(kind, count)| format!("{count} {kind}")).collect::<Vec<_>>().join(", ");
         let errors = if errors.is_empty() { "none".to_owned() } else { errors };
         write!(f, "errors: {errors}; longest wait {} ms; ", longest_wait.as_millis())?;

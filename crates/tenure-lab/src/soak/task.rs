@@ -47,7 +47,7 @@ pub(super) fn names(prefix: &str, many: u32) -> Vec<String> {
     MUTEXES.into_iter().chain([SHARED, PERMITS]).map(|name| format!("{prefix}{name}")).collect()
 }
 
-fn one_of_many(prefix: &str, number: u32) -> String {
+pub(super) fn one_of_many(prefix: &str, number: u32) -> String {
     format!("{prefix}n{number}")
 }
 
@@ -55,8 +55,8 @@ fn one_of_many(prefix: &str, number: u32) -> String {
 const SHORT: Duration = Duration::from_secs(1);
 
 /// A guard, and the visit under it.
-struct Held {
-    guard: Guard,
+pub(super) struct Held {
+    pub(super) guard: Guard,
     told: Told,
 }
 
@@ -67,7 +67,7 @@ enum Cut {
     Poll(u32),
 }
 
-fn now() -> At {
+pub(super) fn now() -> At {
     nanos(BootTime::now().since_boot())
 }
 
@@ -122,11 +122,11 @@ impl Task {
         self.leave(held).await
     }
 
-    fn millis(&mut self, most: u64) -> Duration {
+    pub(super) fn millis(&mut self, most: u64) -> Duration {
         Duration::from_millis(self.rng.u64(0..=most))
     }
 
-    async fn pause(&mut self, most: u64) {
+    pub(super) async fn pause(&mut self, most: u64) {
         let span = self.millis(most);
         sleep(span).await;
     }
@@ -150,7 +150,7 @@ impl Task {
         done
     }
 
-    fn heard<T>(&mut self, answer: Option<Result<T, Error>>) -> Option<T> {
+    pub(super) fn heard<T>(&mut self, answer: Option<Result<T, Error>>) -> Option<T> {
         match answer? {
             Ok(done) => Some(done),
             Err(error) => {
@@ -160,7 +160,7 @@ impl Task {
         }
     }
 
-    fn finds(&mut self, what: impl std::fmt::Display) {
+    pub(super) fn finds(&mut self, what: impl std::fmt::Display) {
         let finding = format!("{}: {what}", self.who);
         self.tally.findings.add(finding);
     }
@@ -233,7 +233,7 @@ impl Task {
     }
 
     /// Enters the place under a guard.
-    async fn enter(&mut self, guard: Guard, asked: At) -> io::Result<Option<Held>> {
+    pub(super) async fn enter(&mut self, guard: Guard, asked: At) -> io::Result<Option<Held>> {
         let share = guard.share();
         self.tally.grants += 1;
         self.tally.exclusive += u64::from(share.is_exclusive());
@@ -285,7 +285,7 @@ impl Task {
     }
 
     /// Compares what is claimed with what the store keeps.
-    async fn look(&mut self, held: &Held) -> io::Result<()> {
+    pub(super) async fn look(&mut self, held: &Held) -> io::Result<()> {
         self.visitor.stays(held.told, &held.guard).await?;
         match compare(&self.other, &held.guard).await {
             Ok(None) => {}
@@ -357,7 +357,7 @@ impl Task {
     }
 
     /// Leaves the place, and gives up what was held.
-    async fn leave(&mut self, held: Held) -> io::Result<()> {
+    pub(super) async fn leave(&mut self, held: Held) -> io::Result<()> {
         let Held { guard, told } = held;
         if guard.state() == State::Lost {
             self.tally.lost += 1;

@@ -18,7 +18,7 @@ use tenure_testkit::Program;
 const SEED: u64 = 1;
 
 fn plan(place: Where, seconds: u64) -> Plan {
-    Plan { place, time: Duration::from_secs(seconds), seed: SEED, processes: 3, flushes: false, grants: None }
+    Plan { place, time: Duration::from_secs(seconds), seed: SEED, processes: 3, flushes: false, rotates: false, grants: None }
 }
 
 fn soaked(plan: &Plan) -> Report {

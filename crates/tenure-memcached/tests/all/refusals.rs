@@ -1,11 +1,12 @@
 //! Servers on which no lock is safe, or which somebody meant otherwise.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::store::AcquireReply;
-use tenure::{Error, ErrorKind};
+use tenure::store::{AcquireReply, Credentials};
+use tenure::{Error, ErrorKind, Locker};
 use tenure_memcached::Options;
-use tenure_testkit::MemcachedServer;
+use tenure_testkit::{MemcachedServer, Proxy, rotation};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -107,4 +108,20 @@ async fn a_waiter_asks_at_intervals_until_the_very_end() {
     let rest = busy.holder.unwrap().ttl.unwrap();
     assert!(rest >= Duration::from_millis(50), "{rest:?}");
     assert!(matches!(store.acquire(&request("y", &owner())).await.unwrap(), AcquireReply::Granted(_)));
+}
+
+/// The server ends no connection when its logins change, so the way to it is cut.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_lease_is_lost_while_the_password_changes() {
+    let server = MemcachedServer::builder().login("app", "first").start();
+    let proxy = Proxy::start_opaque(server.addr());
+    let url = format!("memcached://app@{}?timeout=10s", proxy.addr());
+    let open = async |credentials: Credentials| {
+        Locker::new(Arc::new(Options::parse(&url).unwrap().credentials(credentials).open().await.unwrap()))
+    };
+    let change = |password: &str| {
+        server.change_password("app", password);
+        proxy.cut();
+    };
+    rotation("first", open, change).await;
 }

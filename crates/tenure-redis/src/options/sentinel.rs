@@ -55,9 +55,10 @@ impl Group {
 
     /// Sets the login at the sentinels, or one half of it.
     pub(super) fn log_in(&mut self, credentials: &Credentials) {
-        for sentinel in &mut self.sentinels {
-            sentinel.credentials = credentials.or(&sentinel.credentials);
-        }
+        // Clones know together whether the login was ever accepted: not each sentinel is waited for.
+        let first = self.sentinels.first().map(|sentinel| sentinel.credentials.clone()).unwrap_or_default();
+        let credentials = credentials.or(&first);
+        self.sentinels.iter_mut().for_each(|sentinel| sentinel.credentials = credentials.clone());
     }
 
     /// How to find the master. `servers` connects to any server of the service, but for its address.

@@ -126,7 +126,9 @@ impl Sentinels {
             return Error::refused(what)
                 .with_hint("write the name that `sentinel monitor` gives it, as in redis+sentinel://host,host,host/mymaster");
         }
-        if let Some(refusal) = failures.iter().find(|error| !error.is_transient()) {
+        // One that answers what may change soon says more than one that is silent.
+        let is_answer = |error: &&Error| error.kind() == ErrorKind::Unavailable;
+        if let Some(refusal) = failures.iter().find(|error| !error.is_transient()).or_else(|| failures.iter().find(is_answer)) {
             return refusal.clone();
         }
         let why: Vec<String> = failures.iter().map(Error::to_string).collect();

@@ -3,43 +3,58 @@
 use tenure::Locker;
 use tenure::store::{Credentials, Login};
 use tenure_redis::Options;
-use tenure_testkit::{RedisServer, SentinelGroup, admit, rotation};
+use tenure_testkit::{Passwords, RedisCluster, RedisServer, SentinelGroup, admit, rotation};
+
+use crate::patient;
 
 async fn locker(url: &str, credentials: Credentials) -> Locker {
     Locker::new(Options::parse(url).unwrap().credentials(credentials).open().await.unwrap())
 }
 
-/// Sets another password, and ends all connections.
-fn change(server: &RedisServer, password: &str) {
-    let mut client = server.connect().unwrap();
-    for words in [
-        &["ACL", "SETUSER", "app", "resetpass", &format!(">{password}")][..],
-        &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"],
-        &["CLIENT", "KILL", "TYPE", "pubsub"],
-    ] {
-        client.command(words).unwrap();
-    }
-}
-
-fn with_user() -> RedisServer {
-    RedisServer::builder().acl("user app on >first ~* &* +@all").start()
+fn with_app() -> RedisServer {
+    let server = RedisServer::start();
+    server.make_app("first");
+    server
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lease_is_lost_while_the_password_changes() {
-    let server = with_user();
+    let server = with_app();
     let url = server.url().replace("redis://", "redis://app@");
-    rotation("first", |credentials| locker(&url, credentials), |password| change(&server, password)).await;
+    rotation("first", |credentials| locker(&url, credentials), |password| server.change_password(password)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lease_of_a_quorum_is_lost_while_the_password_changes() {
-    let servers: Vec<RedisServer> = (0..3).map(|_| with_user()).collect();
+    let servers: Vec<RedisServer> = (0..3).map(|_| with_app()).collect();
     let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
     admit(&format!("quorum+redis://{}", hosts.join(",")));
     let url = format!("quorum+redis://app@{}", hosts.join(","));
-    let change_all = |password: &str| servers.iter().for_each(|server| change(server, password));
+    let change_all = |password: &str| servers.iter().for_each(|server| server.change_password(password));
     rotation("first", |credentials| locker(&url, credentials), change_all).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_lease_of_a_cluster_is_lost_while_the_password_changes() {
+    let cluster = RedisCluster::start(3, 0);
+    cluster.servers().iter().for_each(|server| server.make_app("first"));
+    let url = patient(&cluster.url().replace("://", "://app@"));
+    let change_all = |password: &str| cluster.servers().iter().for_each(|server| server.change_password(password));
+    rotation("first", |credentials| locker(&url, credentials), change_all).await;
+}
+
+/// Those of the sentinels and those of the servers, which then are asked for again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_lease_is_lost_while_the_passwords_of_sentinels_and_servers_change() {
+    let group = SentinelGroup::start();
+    let all = || group.sentinels.iter().chain(&group.servers);
+    all().for_each(|server| server.make_app("first"));
+    let url = patient(&group.url().replace("://", "://app@"));
+    let open = async |credentials: Credentials| {
+        let options = Options::parse(&url).unwrap().sentinel_credentials(credentials.clone().with_user("app"));
+        Locker::new(options.credentials(credentials).open().await.unwrap())
+    };
+    rotation("first", open, |password| all().for_each(|server| server.change_password(password))).await;
 }
 
 /// The sentinels have credentials of their own.
@@ -55,7 +70,7 @@ async fn the_sentinels_are_logged_in_to_by_their_own_function() {
 /// A function that does not answer costs the call its time, and is named.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_function_that_does_not_answer_is_named() {
-    let server = with_user();
+    let server = with_app();
     let ask = || std::future::pending::<Result<Login, tenure::Error>>();
     let options = Options::parse(&format!("{}?timeout=300ms", server.url())).unwrap();
     let error = options.credentials(Credentials::asking("the vault", ask)).open().await.unwrap_err();

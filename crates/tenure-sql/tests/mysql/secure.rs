@@ -3,7 +3,7 @@
 use tenure::store::Credentials;
 use tenure::{ErrorKind, Locker};
 use tenure_sql::mysql::Options;
-use tenure_testkit::{Certificates, rotation};
+use tenure_testkit::{Certificates, Passwords, rotation};
 
 use crate::Server;
 use crate::requests::{granted, owner, request};
@@ -45,21 +45,10 @@ async fn tls_is_used_and_checked_as_the_url_says() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lease_is_lost_while_the_password_changes() {
     let server = Server::start();
-    server.sql("CREATE USER app IDENTIFIED BY 'first'; GRANT ALL ON locks.* TO app");
+    server.make_app("first");
     let url = server.url("locks").replace("root@", "app@") + "&timeout=5s";
     let open = async |credentials: Credentials| {
         Locker::new(Options::parse(&url).unwrap().credentials(credentials).open().await.unwrap())
     };
-    let change = |password: &str| {
-        server.sql(&format!("ALTER USER app IDENTIFIED BY '{password}'"));
-        for session in server
-            .sql("SELECT id FROM information_schema.processlist WHERE user = 'app'")
-            .iter()
-            .filter(|id| id.parse::<u64>().is_ok())
-        {
-            // It may have ended.
-            server.sql(&format!("KILL {session}"));
-        }
-    };
-    rotation("first", open, change).await;
+    rotation("first", open, |password| server.change_password(password)).await;
 }

@@ -3,7 +3,7 @@
 use tenure::store::Credentials;
 use tenure::{ErrorKind, Locker};
 use tenure_sql::postgres::Options;
-use tenure_testkit::{Certificates, PostgresServer, rotation};
+use tenure_testkit::{Certificates, Passwords, PostgresServer, rotation};
 
 use crate::requests::{granted, joining, owner, request};
 
@@ -44,14 +44,10 @@ async fn tls_is_used_and_checked_as_the_url_says() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lease_is_lost_while_the_password_changes() {
     let server = PostgresServer::builder().password("s3cret").start();
-    server.sql("CREATE USER app PASSWORD 'first'; GRANT ALL ON SCHEMA public TO app");
+    server.make_app("first");
     let url = server.url("locks").replace("tenure@", "app@") + "&timeout=5s";
     let open = async |credentials: Credentials| {
         Locker::new(Options::parse(&url).unwrap().credentials(credentials).open().await.unwrap())
     };
-    let change = |password: &str| {
-        server.sql(&format!("ALTER USER app PASSWORD '{password}'"));
-        server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'");
-    };
-    rotation("first", open, change).await;
+    rotation("first", open, |password| server.change_password(password)).await;
 }

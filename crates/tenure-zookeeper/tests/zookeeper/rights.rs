@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use tenure::ErrorKind;
-use tenure::store::{RenewReply, Store as _};
-use tenure_testkit::ZooKeeperServer as Server;
+use tenure::store::{Credentials, RenewReply, Store as _};
+use tenure_testkit::{Proxy, ZooKeeperServer as Server};
 use tenure_zookeeper::Options;
 use tokio::net::TcpListener;
 
 use crate::raw::{ALL, MAKE, READ, Raw, WRITE, refuse_login};
 use crate::requests::{granted, lease, owner, request};
-use crate::{gone, open};
+use crate::{PATIENCE, gone, open};
 
 /// A node that its process cannot delete goes with its session.
 #[tokio::test(flavor = "multi_thread")]
@@ -129,4 +129,27 @@ async fn a_server_that_wants_a_login_refuses_those_without_one() {
     assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("log"), "{error:?}");
     let store = open(&server.url("app").replace("://", "://me:secret@")).await;
     granted(&store, &request("x", &owner())).await;
+}
+
+/// A server takes any password, and each is another identity. The session goes on with the one that the file has.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_logs_in_again_with_the_password_of_the_file() {
+    let (server, chroot, dir) = (Server::shared(), Server::fresh_chroot(), tempfile::tempdir().unwrap());
+    let mut second = Raw::connect(server.addr(), "app:second").await;
+    second.create(&format!("/{chroot}"), ALL).await;
+    second.create(&format!("/{chroot}/x"), READ).await;
+    let file = dir.path().join("password");
+    std::fs::write(&file, "first").unwrap();
+    let proxy = Proxy::start_opaque(server.addr());
+    let options = Options::parse(&(Server::url_at(proxy.addr(), &chroot) + "?timeout=10s")).unwrap();
+    let store = options.credentials(Credentials::password_file(&file).with_user("app")).open().await.unwrap();
+    let held = owner();
+    granted(&store, &request("held", &held)).await;
+    assert_eq!(store.acquire(&request("x", &owner())).await.unwrap_err().kind(), ErrorKind::Refused);
+    std::fs::write(&file, "second").unwrap();
+    proxy.cut();
+    // The first calls may find the connection that is gone.
+    let taken = async { while store.acquire(&request("x", &owner())).await.is_err() {} };
+    tokio::time::timeout(PATIENCE, taken).await.expect("it logs in as it did before");
+    assert_eq!(store.renew(&[lease("held", &held)]).await.remove(0).unwrap(), RenewReply::Renewed);
 }
