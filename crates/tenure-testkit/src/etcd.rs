@@ -297,6 +297,8 @@ impl EtcdCluster {
         etcd.args(&self.options);
         // Survives a kill, and no crash of the machine.
         etcd.arg("--unsafe-no-fsync");
+        // Passwords that many check at once would take the whole machine.
+        etcd.arg("--bcrypt-cost=4");
         etcd
     }
 
