@@ -19,6 +19,9 @@ const AHEAD: Duration = Duration::from_millis(500);
 const FIRST: &str = "first";
 /// A lease that is not renewed ends before the second change. Logins take their time where all processes make one at once.
 const TTL: Duration = Duration::from_secs(15);
+/// A task with a margin of its own confirms each hand-over first, as the command does. Others have to renew it within a second,
+/// and the password may be wrong for half of that.
+const MARGIN: Duration = Duration::from_secs(1);
 
 /// A server of its own with a user, and the file of the password.
 pub(super) struct Logins {
@@ -124,7 +127,7 @@ impl Task {
     pub(super) async fn beside_rotations(mut self, holds: bool, end: BootTime) -> io::Result<Tally> {
         while BootTime::now() < end && !self.over {
             let (asked, name) = (now(), one_of_many(&self.prefix, self.rng.u32(0..self.names)));
-            let acquire = self.locker.mutex(name).ttl(TTL);
+            let acquire = self.locker.mutex(name).ttl(TTL).safety_margin(MARGIN);
             let taken = if holds || self.rng.bool() {
                 acquire.try_acquire().await
             } else {
