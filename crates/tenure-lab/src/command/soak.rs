@@ -34,6 +34,9 @@ pub(crate) struct Soak {
     /// the user's connections; nothing else is broken, and no lease may be lost
     #[arg(long)]
     rotate: bool,
+    /// With --store quorum: so many servers, 3 or 5, one of which is always away, in each way in turn. No call may fail then
+    #[arg(long, value_name = "SERVERS", value_parser = servers)]
+    one_away: Option<usize>,
     /// End when the store has granted so often, if that is before the end of the time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     grants: Option<u64>,
@@ -55,12 +58,26 @@ begin with tenure-soak and random bits, and are free when the soak has ended.
   tenure lab soak --store redis --flush --for 1m
   tenure lab soak --store quorum --grants 1000000 --for 1h
   tenure lab soak --store postgres --rotate --for 5m
+  tenure lab soak --store quorum --one-away 3 --for 30m
 
 On a quorum, many mutexes are taken one after the other. Servers are killed and
 come back with their data or without. Replies are lost on the way to them.
 
+With --one-away, a few mutexes are contended. One server is stopped, silent, or
+refuses connections, or it was killed and is back with an older copy of its own,
+with nothing, or with its log. Then it is the turn of the next. A call that fails
+while a majority votes is a finding.
+
 It needs the server that it starts, in PATH or where Debian has it. For redis and
 quorum: TENURE_REDIS_SERVER, else the redis-server in PATH.";
+
+fn servers(number: &str) -> Result<usize, &'static str> {
+    match number {
+        "3" => Ok(3),
+        "5" => Ok(5),
+        _ => Err("a quorum is of 3 or 5 servers here"),
+    }
+}
 
 pub(crate) fn main(args: &Soak) -> Result<u8, Failure> {
     // Before the server is started: whatever is to be ended with us is started after it.
@@ -73,8 +90,8 @@ pub(crate) fn main(args: &Soak) -> Result<u8, Failure> {
             Where::Redis
         }
         Some("quorum") => {
-            find_server("the soak breaks five of its own")?;
-            Where::Quorum
+            find_server("the soak breaks some of its own")?;
+            args.one_away.map_or(Where::Quorum, Where::QuorumOneAway)
         }
         word => match word.and_then(Engine::of) {
             Some(engine) => {
@@ -94,6 +111,9 @@ pub(crate) fn main(args: &Soak) -> Result<u8, Failure> {
     };
     if args.rotate && (args.flush || !has_passwords) {
         return Err(Failure::usage("--rotate is for --store redis, postgres, mariadb or etcd, without --flush"));
+    }
+    if args.one_away.is_some() && !matches!(place, Where::QuorumOneAway(_)) {
+        return Err(Failure::usage("--one-away is for --store quorum: another store has one server"));
     }
     let Soak { time, seed, processes, flush: flushes, rotate: rotates, grants, .. } = *args;
     let report = soak::run(&lab, &Plan { place, time, seed, processes, flushes, rotates, grants })?;

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tenure::{BootTime, Error};
-use tenure_testkit::{Proxy, RedisServer, admit};
+use tenure_testkit::{Proxy, RedisServer, admit, redis};
 
 use super::logins::Logins;
 use super::process::Crew;
 use super::referee::Referee;
 use super::report::ServerFaults;
+use super::witness::Witness;
 use super::{Engine, Plan};
 use crate::scenarios::{Breakable, OwnServer};
 
@@ -21,6 +22,8 @@ pub(super) enum Broken<'a> {
     Nothing,
     Server(&'a RedisServer),
     Nodes(&'a Nodes),
+    /// One of them is always away.
+    OneOf(&'a Nodes, &'a Witness),
     Engine(&'a OwnServer, Engine),
     /// The password changes.
     Logins(&'a Logins),
@@ -32,7 +35,7 @@ impl<'a> Broken<'a> {
             Self::Nothing | Self::Engine(..) => (None, &[][..]),
             Self::Logins(logins) => (logins.redis(), &[][..]),
             Self::Server(server) => (Some(server), &[][..]),
-            Self::Nodes(Nodes(nodes)) => (None, &nodes[..]),
+            Self::Nodes(Nodes(nodes)) | Self::OneOf(Nodes(nodes), _) => (None, &nodes[..]),
         };
         one.into_iter().chain(all.iter().map(|(server, _)| server))
     }
@@ -40,7 +43,7 @@ impl<'a> Broken<'a> {
     /// The store URL of the way on which replies are lost, if there is one.
     pub(super) fn lossy_url(self) -> Option<String> {
         match self {
-            Self::Nothing | Self::Server(_) | Self::Logins(_) => None,
+            Self::Nothing | Self::Server(_) | Self::OneOf(..) | Self::Logins(_) => None,
             Self::Nodes(nodes) => Some(nodes.url(true)),
             Self::Engine(own, _) => Some(own.near.clone()),
         }
@@ -53,7 +56,7 @@ impl<'a> Broken<'a> {
 }
 
 /// The servers of a quorum, and the way to each on which replies are lost.
-pub(super) struct Nodes(Vec<(RedisServer, Proxy)>);
+pub(super) struct Nodes(pub(super) Vec<(RedisServer, Proxy)>);
 
 /// Number of servers of a quorum, and of those with every write on disk.
 const NODES: usize = 5;
@@ -61,13 +64,22 @@ const KEEP: usize = 2;
 
 impl Nodes {
     pub(super) fn start() -> Self {
+        Self::of(NODES, |at| if at < KEEP { kept("always") } else { RedisServer::builder() })
+    }
+
+    /// Starts so many, with logs as Redis writes them by itself.
+    pub(super) fn with_logs(count: usize) -> Self {
+        // A log that is written anew while it is copied is no copy.
+        Self::of(count, |_| kept("everysec").arg("auto-aof-rewrite-percentage", "0"))
+    }
+
+    fn of(count: usize, how: impl Fn(usize) -> redis::Builder) -> Self {
         let start = |at| {
-            let how = RedisServer::builder();
-            let server = if at < KEEP { how.arg("appendonly", "yes").arg("appendfsync", "always") } else { how }.start();
+            let server = how(at).start();
             let proxy = Proxy::start(server.addr());
             (server, proxy)
         };
-        let nodes = Self((0..NODES).map(start).collect());
+        let nodes = Self((0..count).map(start).collect());
         admit(&nodes.url(false));
         nodes
     }
@@ -88,6 +100,10 @@ impl Nodes {
             |(server, _): &&(RedisServer, Proxy)| server.command(&["HEXISTS", "tenure:node", "floor"]) == 1 && runs(server);
         self.0.iter().filter(votes).count() > NODES / 2 + 1
     }
+}
+
+fn kept(fsync: &str) -> redis::Builder {
+    RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", fsync)
 }
 
 pub(super) struct Faults<'a> {

@@ -8,7 +8,7 @@ use tenure::{BootTime, Error, ErrorKind, State};
 use tenure_testkit::{EtcdCluster, MariaDbServer, Passwords, PostgresServer, RedisServer};
 
 use super::report::Tally;
-use super::task::{Task, now, one_of_many};
+use super::task::{Task, now};
 use super::{Engine, Where, unmade};
 use crate::bench::Address;
 
@@ -126,7 +126,7 @@ impl Task {
     /// When the place has gone.
     pub(super) async fn beside_rotations(mut self, holds: bool, end: BootTime) -> io::Result<Tally> {
         while BootTime::now() < end && !self.over {
-            let (asked, name) = (now(), one_of_many(&self.prefix, self.rng.u32(0..self.names)));
+            let (asked, name) = (now(), self.one_of_several());
             let acquire = self.locker.mutex(name).ttl(TTL).safety_margin(MARGIN);
             let taken = if holds || self.rng.bool() {
                 acquire.try_acquire().await

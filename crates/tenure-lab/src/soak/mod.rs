@@ -7,6 +7,7 @@
 //!
 //! The choices of the tasks and of the faults depend on the seed alone. The times of the store's answers do not.
 
+mod absence;
 mod acquisition;
 mod faults;
 mod logins;
@@ -16,6 +17,7 @@ mod referee;
 mod report;
 mod task;
 mod visitor;
+mod witness;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,17 +27,20 @@ use tenure::store::Store;
 use tenure::{BootTime, Error, Locker, MemoryStore, Owner};
 use tenure_testkit::{RedisServer, Reply, patiently};
 
+use self::absence::take_turns;
 use self::faults::{Broken, Faults, Nodes};
 use self::logins::Logins;
 use self::party::Order;
 use self::process::Crew;
 use self::referee::Referee;
+use self::task::Takes;
+use self::witness::Witness;
 use crate::Lab;
 use crate::bench::Address;
 use crate::scenarios::own_server;
 
 pub(crate) use self::party::serve;
-pub use self::report::{Findings, Report, ServerFaults, Tally};
+pub use self::report::{Findings, Kind, Report, ServerFaults, Tally};
 
 /// Where a soak runs.
 #[derive(Clone, Debug)]
@@ -48,6 +53,8 @@ pub enum Where {
     Redis,
     /// On five servers of its own, to which faults are done. Many names are taken, for the order of the fences.
     Quorum,
+    /// On so many servers of its own, one of which is always away. A few names are contended, and no call may fail.
+    QuorumOneAway(usize),
     /// On a server of its own of another engine, to which faults are done.
     Engine(Engine),
     /// On a store that is there. Faults are done to our own processes alone.
@@ -144,6 +151,12 @@ pub fn run(lab: &Lab, plan: &Plan) -> Result<Report, Error> {
             let nodes = Nodes::start();
             crew(lab, plan, "quorum", &Address::of(&nodes.url(false)), Broken::Nodes(&nodes))
         }
+        Where::QuorumOneAway(servers) => {
+            let nodes = Nodes::with_logs(*servers);
+            let ways: Vec<_> = nodes.0.iter().map(|(_, proxy)| proxy.addr()).collect();
+            let witness = Witness::start(&ways);
+            crew(lab, plan, "quorum", &Address::of(&nodes.url(true)), Broken::OneOf(&nodes, &witness))
+        }
         Where::Engine(engine) => {
             let own = own_server(*engine);
             crew(lab, plan, engine.word(), &Address::of(&own.far), Broken::Engine(&own, *engine))
@@ -163,7 +176,7 @@ pub fn here(store: &Arc<dyn Store>, plan: &Plan) -> Result<Report, Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(unmade)?;
     let tally = runtime.block_on(async {
         let mut tally = party::carry(&order, &party::shared(store)).await?;
-        remains(&Locker::new(Arc::clone(store)), &task::names(&order.prefix, 0), &[], &mut tally).await;
+        remains(&Locker::new(Arc::clone(store)), &order.takes.names(&order.prefix), &[], &mut tally).await;
         Ok::<_, Error>(tally)
     })?;
     Ok(concluded(plan, "memory", &referee, tally))
@@ -177,29 +190,37 @@ fn crew(lab: &Lab, plan: &Plan, word: &'static str, address: &Address, broken: B
     let order = order(plan, &referee, Some(address.clone()), prefix);
     let lossy = broken.lossy_url().map(|url| Address { url, ..address.clone() });
     let mut crew = Crew::start(lab, order.clone(), lossy, plan.processes)?;
-    let (faults, servers) = Faults::new(plan, broken).go_on(&mut crew, BootTime::from_boot(order.end), &referee)?;
+    let end = BootTime::from_boot(order.end);
+    let (faults, servers) = match broken {
+        Broken::OneOf(nodes, witness) => take_turns(nodes, witness, plan.seed, end, || referee.is_over())?,
+        _ => Faults::new(plan, broken).go_on(&mut crew, end, &referee)?,
+    };
     let (mut tally, dead) = crew.end();
+    if let Broken::OneOf(_, witness) = broken {
+        tally.judge_outages(|began, ended| witness.could_answer(began, ended));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unmade)?;
     runtime.block_on(async {
         let locker = Locker::new(patiently(async || address.open().await).await?);
-        remains(&locker, &task::names(&order.prefix, order.names), &dead, &mut tally).await;
+        remains(&locker, &order.takes.names(&order.prefix), &dead, &mut tally).await;
         Ok::<_, Error>(())
     })?;
     broken.servers().for_each(|server| companions(server, &mut tally));
     let killed = u64::try_from(dead.len()).unwrap_or(u64::MAX);
-    let servers = matches!(broken, Broken::Nodes(_) | Broken::Engine(..)).then_some(servers);
+    let servers = matches!(broken, Broken::Nodes(_) | Broken::OneOf(..) | Broken::Engine(..)).then_some(servers);
     Ok(Report { faults, killed, servers, ..concluded(plan.clone(), word, &referee, tally) })
 }
 
 fn order(plan: &Plan, referee: &Referee, address: Option<Address>, prefix: String) -> Order {
     let end = (BootTime::now() + plan.time).since_boot();
     let (who, place, keeps) = ("P1".to_owned(), referee.path().to_owned(), !plan.flushes);
-    let names = match plan.place {
-        _ if plan.rotates => SEVERAL,
-        Where::Quorum => MANY,
-        _ => 0,
+    let takes = match plan.place {
+        _ if plan.rotates => Takes::Several,
+        Where::Quorum => Takes::Many,
+        Where::QuorumOneAway(_) => Takes::Contended,
+        _ => Takes::EveryKind,
     };
-    Order { address, who, place, prefix, seed: plan.seed, end, keeps, names, rotates: plan.rotates }
+    Order { address, who, place, prefix, seed: plan.seed, end, keeps, takes }
 }
 
 fn concluded(plan: Plan, store: &'static str, referee: &Referee, seen: Tally) -> Report {
@@ -246,11 +267,6 @@ async fn remains(locker: &Locker, names: &[String], dead: &[String], tally: &mut
     }
     tally.findings.extend(left.into_iter().map(|entry| format!("{free:?} after the end there is {entry:?}")));
 }
-
-/// Number of names where many are taken: fewer than there are grants, and more than tasks.
-const MANY: u32 = 300;
-/// Number of names while passwords change: more than are held to the end.
-const SEVERAL: u32 = 40;
 
 /// Whether a key stays at a server without a lease: the grant counter, or the memory of a node.
 fn stays(key: &str) -> bool {

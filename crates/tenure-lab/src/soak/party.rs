@@ -17,13 +17,12 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::report::Tally;
-use super::task::Task;
+use super::task::{Takes, Task};
 use super::visitor::Visitor;
 use crate::bench::Address;
 
-/// Lockers in a process, each with a connection of its own, and tasks of each.
+/// Lockers in a process, each with a connection of its own.
 const LOCKERS: usize = 3;
-const TASKS: usize = 6;
 /// The longest that tasks may need to come to their end, and the clean-ups after them.
 const REST: Duration = Duration::from_secs(90);
 
@@ -42,10 +41,7 @@ pub(super) struct Order {
     /// Since boot.
     pub(super) end: Duration,
     pub(super) keeps: bool,
-    /// Number of names that are taken one after the other, for the order of the fences. 0 for a few names of every kind.
-    pub(super) names: u32,
-    /// The password changes: one task of each locker holds a name to the end, and the others take one after the other.
-    pub(super) rotates: bool,
+    pub(super) takes: Takes,
 }
 
 /// Message from a process of a soak, a line of JSON each.
@@ -67,13 +63,14 @@ pub(super) async fn carry(order: &Order, stores: &[Arc<dyn Store>]) -> Result<Ta
     let (mut rng, mut tasks, end) = (Rng::with_seed(order.seed), JoinSet::new(), BootTime::from_boot(order.end));
     for (number, locker) in lockers.iter().enumerate() {
         let other = &lockers[(number + 1) % lockers.len()];
-        for task in 0..TASKS {
+        for task in 0..order.takes.tasks() {
             let visitor = Visitor::connect(&order.place).await;
             let visitor = visitor.map_err(|error| Error::unreachable("the place of the soak is gone").with_source(error))?;
             let (who, prefix) = (format!("{}T{task}", label(number)), order.prefix.clone());
-            let (locker, other, rng, keeps, names) = (locker.clone(), other.clone(), rng.fork(), order.keeps, order.names);
-            let one = Task { who, prefix, locker, other, visitor, rng, keeps, names, tally: Tally::default(), over: false };
-            if order.rotates {
+            let (locker, other, rng, keeps, takes) = (locker.clone(), other.clone(), rng.fork(), order.keeps, order.takes);
+            let (tally, over, began) = (Tally::default(), false, 0);
+            let one = Task { who, prefix, locker, other, visitor, rng, keeps, takes, tally, over, began };
+            if takes == Takes::Several {
                 tasks.spawn(one.beside_rotations(task == 0, end));
             } else {
                 tasks.spawn(one.run(end));

@@ -14,7 +14,7 @@ use tenure::{BootTime, Share};
 use tenure_testkit::history::{At, nanos};
 use tenure_testkit::lines::Service;
 
-use super::report::Findings;
+use super::report::{Findings, Kind};
 
 /// Message from a visitor, a line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
@@ -146,9 +146,12 @@ impl Places {
         let place = self.names.entry(entrance.name.clone()).or_default();
         // The validity of a visitor that was stopped on its way here may have ended.
         if entrance.until > now {
-            let told = place.overlap(&entrance, now).filter(|_| keeps);
-            let out_of_order = place.out_of_order(&entrance, now, keeps);
-            self.findings.extend(told.into_iter().chain(out_of_order));
+            if let Some(told) = place.overlap(&entrance, now).filter(|_| keeps) {
+                self.findings.add_of(Kind::Overlap, told);
+            }
+            if let Some((kind, told)) = place.out_of_order(&entrance, now, keeps) {
+                self.findings.add_of(kind, told);
+            }
         }
         let read = place.number;
         place.inside.push(Inside { visitor, visit, read, entrance });
@@ -170,7 +173,8 @@ impl Places {
             if entrance.share.is_exclusive() && until > now {
                 if keeps && place.number != read {
                     let Entrance { who, name, .. } = &entrance;
-                    self.findings.add(format!("{who} lost an update of {name}: it read {read}, and found {}", place.number));
+                    let told = format!("{who} lost an update of {name}: it read {read}, and found {}", place.number);
+                    self.findings.add_of(Kind::LostUpdate, told);
                 }
                 place.number = wrote;
             }
@@ -202,16 +206,15 @@ impl Place {
 
     /// An exclusive holder whose fence is not larger than those before it. Where the store lost its data, one that asked before
     /// another was granted may come after it; and so may one to which its process passed a lease on that the store has forgotten.
-    fn out_of_order(&mut self, entrance: &Entrance, now: At, keeps: bool) -> Option<String> {
+    fn out_of_order(&mut self, entrance: &Entrance, now: At, keeps: bool) -> Option<(Kind, String)> {
         let fence = entrance.fence.filter(|_| entrance.share.is_exclusive())?;
         let passed_on = |before: u64| fence % 1_024 > 0 && fence / 1_024 < before / 1_024;
         let late = |at: At, before: u64| !keeps && (at > entrance.asked || passed_on(before));
         let known = |(at, before): &&(At, u64)| *before == fence || (*before > fence && !late(*at, *before));
-        let finding = self
-            .fences
-            .iter()
-            .find(known)
-            .map(|(_, before)| format!("a later holder's fence is not larger: {} after {before}", told(entrance)));
+        let finding = self.fences.iter().find(known).map(|(_, before)| {
+            let kind = if *before == fence { Kind::FenceRepeated } else { Kind::FenceFell };
+            (kind, format!("a later holder's fence is not larger: {} after {before}", told(entrance)))
+        });
         if self.fences.last().is_none_or(|(_, last)| fence > *last) {
             // Nobody asks for so long.
             if self.fences.len() >= MOST_FENCES {

@@ -5,14 +5,33 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tenure_testkit::history::At;
 
+use super::absence::Absence;
 use super::{Plan, Where};
 
-/// Findings: the first of them in words, the rest as a number.
+/// Findings: the first of them in words, the rest as numbers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Findings {
-    count: u64,
+    counts: BTreeMap<Kind, u64>,
     first: Vec<String>,
+}
+
+/// Kind of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Kind {
+    /// Two held who exclude each other.
+    Overlap,
+    /// An update that was made under a lock was lost.
+    LostUpdate,
+    /// A later holder had a smaller fence.
+    FenceFell,
+    /// A later holder had the same fence.
+    FenceRepeated,
+    /// A call failed while a majority of the servers voted.
+    Unreachable,
+    /// Anything else.
+    Other,
 }
 
 /// Number of findings that are kept in words.
@@ -20,7 +39,11 @@ const TOLD: usize = 20;
 
 impl Findings {
     pub(super) fn add(&mut self, finding: impl Into<String>) {
-        self.count += 1;
+        self.add_of(Kind::Other, finding);
+    }
+
+    pub(super) fn add_of(&mut self, kind: Kind, finding: impl Into<String>) {
+        *self.counts.entry(kind).or_default() += 1;
         if self.first.len() < TOLD {
             self.first.push(finding.into());
         }
@@ -31,14 +54,21 @@ impl Findings {
     }
 
     fn absorb(&mut self, other: Self) {
-        let more = other.count - u64::try_from(other.first.len()).unwrap_or(0);
-        self.extend(other.first);
-        self.count += more;
+        for (kind, count) in other.counts {
+            *self.counts.entry(kind).or_default() += count;
+        }
+        self.first.extend(other.first);
+        self.first.truncate(TOLD);
     }
 
     /// How many there are.
     pub fn count(&self) -> u64 {
-        self.count
+        self.counts.values().sum()
+    }
+
+    /// How many there are of a kind.
+    pub fn of(&self, kind: Kind) -> u64 {
+        self.counts.get(&kind).copied().unwrap_or(0)
     }
 
     /// The first of them.
@@ -74,15 +104,38 @@ pub struct Tally {
     pub errors: BTreeMap<String, u64>,
     /// The longest wait of one who waits for ever.
     pub longest_wait: Duration,
+    /// Waits that were begun, and tries that found the name held, where names are contended.
+    pub waits: u64,
+    /// See above.
+    pub busy: u64,
+    /// Calls without an answer, where names are contended.
+    pub(super) outages: Vec<Outage>,
     /// Leases that may stay until their ttl has passed: a take-over or a release of them was not confirmed.
     pub(super) loose: BTreeSet<String>,
     /// Mistakes that the tasks have seen.
     pub findings: Findings,
 }
 
+/// A call that failed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Outage {
+    pub(super) who: String,
+    pub(super) why: String,
+    pub(super) began: At,
+    pub(super) ended: At,
+}
+
 impl Tally {
     pub(super) fn failed(&mut self, error: &tenure::Error) {
         *self.errors.entry(format!("{:?}", error.kind())).or_default() += 1;
+    }
+
+    /// Reports calls that failed while the servers `could_answer`.
+    pub(super) fn judge_outages(&mut self, could_answer: impl Fn(At, At) -> bool) {
+        for Outage { who, why, began, ended } in self.outages.iter().filter(|call| could_answer(call.began, call.ended)) {
+            let ms = (ended - began) / 1_000_000;
+            self.findings.add_of(Kind::Unreachable, format!("{who}: a call failed after {ms} ms while a majority voted: {why}"));
+        }
     }
 
     pub(super) fn absorb(&mut self, other: Self) {
@@ -97,6 +150,8 @@ impl Tally {
             (&mut self.lost, other.lost),
             (&mut self.renewed, other.renewed),
             (&mut self.second_rounds, other.second_rounds),
+            (&mut self.waits, other.waits),
+            (&mut self.busy, other.busy),
         ] {
             *sum += more;
         }
@@ -104,6 +159,7 @@ impl Tally {
             *self.errors.entry(kind).or_default() += count;
         }
         self.longest_wait = self.longest_wait.max(other.longest_wait);
+        self.outages.extend(other.outages);
         self.loose.extend(other.loose);
         self.findings.absorb(other.findings);
     }
@@ -137,6 +193,8 @@ pub struct ServerFaults {
     pub emptied: u64,
     /// Connections that were cut, or fell silent, between a command and its reply.
     pub lost_replies: u64,
+    /// How often one was away in each way, where one always is.
+    pub(super) away: [u64; Absence::ALL.len()],
 }
 
 impl fmt::Display for Report {
@@ -164,7 +222,25 @@ impl fmt::Display for Report {
         let errors = if errors.is_empty() { "none".to_owned() } else { errors };
         write!(f, "errors: {errors}; longest wait {} ms; ", longest_wait.as_millis())?;
         match servers {
-            Some(ServerFaults { killed, emptied, lost_replies }) if matches!(plan.place, Where::Quorum) => {
+            Some(servers) if matches!(plan.place, Where::QuorumOneAway(_)) => {
+                let Tally { waits, busy, outages, .. } = tally;
+                write!(f, "{waits} waits, {busy} tries found the name held; servers: ")?;
+                for (absence, count) in Absence::ALL.iter().zip(servers.away) {
+                    write!(f, "{count} {}, ", absence.words())?;
+                }
+                let unreachable = findings.of(Kind::Unreachable);
+                write!(
+                    f,
+                    "{} calls failed while too few answered; {} overlaps, {} updates lost, {} fences fell, {} repeated, {unreachable} \
+                     calls failed while a majority voted; ",
+                    u64::try_from(outages.len()).unwrap_or(u64::MAX) - unreachable,
+                    findings.of(Kind::Overlap),
+                    findings.of(Kind::LostUpdate),
+                    findings.of(Kind::FenceFell),
+                    findings.of(Kind::FenceRepeated),
+                )?;
+            }
+            Some(ServerFaults { killed, emptied, lost_replies, .. }) if matches!(plan.place, Where::Quorum) => {
                 #[allow(clippy::cast_precision_loss, reason = "a share in words")]
                 let share = 100.0 * tally.second_rounds as f64 / (grants - passed).max(1) as f64;
                 write!(

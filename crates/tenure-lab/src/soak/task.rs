@@ -1,16 +1,19 @@
 //! One task of a soak: takes names of every kind, does what a guard can do, and lets go in every way there is.
 
+mod names;
+
 use std::io;
 use std::time::Duration;
 
 use fastrand::Rng;
-use tenure::{Acquire, AcquireAll, BootTime, EndReason, Error, Fence, Guard, Locker, ReleaseOutcome, Share, State};
+use tenure::{Acquire, AcquireAll, BootTime, EndReason, Error, ErrorKind, Fence, Guard, Locker, ReleaseOutcome, Share, State};
 use tenure_testkit::history::{At, nanos};
 use tokio::time::sleep;
 
+pub(super) use self::names::Takes;
 use super::acquisition::compare;
 use super::referee::{Entrance, Told};
-use super::report::Tally;
+use super::report::{Outage, Tally};
 use super::visitor::{Visitor, until};
 use crate::cut::cut_off;
 
@@ -32,27 +35,13 @@ pub(super) struct Task {
     pub(super) rng: Rng,
     /// The store keeps its data.
     pub(super) keeps: bool,
-    /// How many names it takes one after the other; 0 for a few of every kind.
-    pub(super) names: u32,
+    pub(super) takes: Takes,
     pub(super) tally: Tally,
     /// There were grants enough.
     pub(super) over: bool,
+    /// When its last call began.
+    pub(super) began: At,
 }
-
-/// All names of a run.
-pub(super) fn names(prefix: &str, many: u32) -> Vec<String> {
-    if many > 0 {
-        return (0..many).map(|number| one_of_many(prefix, number)).collect();
-    }
-    MUTEXES.into_iter().chain([SHARED, PERMITS]).map(|name| format!("{prefix}{name}")).collect()
-}
-
-pub(super) fn one_of_many(prefix: &str, number: u32) -> String {
-    format!("{prefix}n{number}")
-}
-
-/// The ttl where many names are taken: a server that has lost its data stays out for as long.
-const SHORT: Duration = Duration::from_secs(1);
 
 /// A guard, and the visit under it.
 pub(super) struct Held {
@@ -78,9 +67,16 @@ impl Task {
     /// When the place has gone.
     pub(super) async fn run(mut self, end: BootTime) -> io::Result<Tally> {
         while BootTime::now() < end && !self.over {
-            if self.names > 0 {
-                self.take_one_of_many().await?;
-                continue;
+            match self.takes {
+                Takes::EveryKind | Takes::Several => {}
+                Takes::Many => {
+                    self.take_one_of_many().await?;
+                    continue;
+                }
+                Takes::Contended => {
+                    self.contend().await?;
+                    continue;
+                }
             }
             let asked = now();
             let guards = self.take().await;
@@ -102,26 +98,6 @@ impl Task {
         Ok(self.tally)
     }
 
-    /// Takes a name and gives it up at once.
-    async fn take_one_of_many(&mut self) -> io::Result<()> {
-        let asked = now();
-        let name = one_of_many(&self.prefix, self.rng.u32(0..self.names));
-        let acquire = self.locker.mutex(name).ttl(SHORT);
-        let cut = if self.rng.u8(0..16) == 0 { self.cut(2) } else { Cut::Never };
-        let tried = if self.rng.u8(0..16) == 0 {
-            let wait = self.millis(50);
-            self.unless_cut(cut, async { acquire.wait(wait).acquire().await.map(Some) }).await
-        } else {
-            self.unless_cut(cut, acquire.try_acquire()).await
-        };
-        let Some(guard) = self.heard(tried).flatten() else { return Ok(()) };
-        let Some(held) = self.enter(guard, asked).await? else { return Ok(()) };
-        if self.rng.u8(..) == 0 {
-            self.look(&held).await?;
-        }
-        self.leave(held).await
-    }
-
     pub(super) fn millis(&mut self, most: u64) -> Duration {
         Duration::from_millis(self.rng.u64(0..=most))
     }
@@ -141,6 +117,7 @@ impl Task {
     }
 
     async fn unless_cut<T>(&mut self, cut: Cut, work: impl Future<Output = T>) -> Option<T> {
+        self.began = now();
         let done = match cut {
             Cut::Never => Some(work.await),
             Cut::After(span) => cut_off(u32::MAX, sleep(span), work).await,
@@ -154,9 +131,18 @@ impl Task {
         match answer? {
             Ok(done) => Some(done),
             Err(error) => {
-                self.tally.failed(&error);
+                self.failed(&error);
                 None
             }
+        }
+    }
+
+    /// A call that began last has failed.
+    fn failed(&mut self, error: &Error) {
+        self.tally.failed(error);
+        if self.takes == Takes::Contended && error.kind() != ErrorKind::TimedOut {
+            let (who, why) = (self.who.clone(), error.to_string());
+            self.tally.outages.push(Outage { who, why, began: self.began, ended: now() });
         }
     }
 
@@ -287,6 +273,7 @@ impl Task {
     /// Compares what is claimed with what the store keeps.
     pub(super) async fn look(&mut self, held: &Held) -> io::Result<()> {
         self.visitor.stays(held.told, &held.guard).await?;
+        self.began = now();
         match compare(&self.other, &held.guard).await {
             Ok(None) => {}
             Ok(Some(excess)) => {
@@ -295,7 +282,7 @@ impl Task {
                     self.finds(format_args!("of {}, {excess}", held.guard.name()));
                 }
             }
-            Err(error) => self.tally.failed(&error),
+            Err(error) => self.failed(&error),
         }
         Ok(())
     }

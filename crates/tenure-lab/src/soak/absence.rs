@@ -1,0 +1,113 @@
+//! A quorum of which one server is always away, in each way in turn.
+//!
+//! The next one goes away when the others are a majority that votes, with all leases. So a majority can answer at each moment.
+//! A [witness](super::witness) says whether it could.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use tenure::{BootTime, Error};
+use tenure_testkit::{Proxy, RedisServer, Snapshot};
+
+use super::faults::Nodes;
+use super::report::ServerFaults;
+use super::witness::Witness;
+
+/// How a server is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Absence {
+    /// It executes nothing, and then all that it was sent.
+    Stopped,
+    /// Nothing passes to or from it.
+    Silent,
+    Refusing,
+    /// It was killed, and comes back with a copy of its own from before.
+    OlderCopy,
+    /// It was killed, and comes back with nothing.
+    Empty,
+    /// It was killed, and comes back with its log.
+    Restarted,
+}
+
+/// How long one is away, ms.
+const AWAY: std::ops::Range<u64> = 1_000..4_000;
+/// Longest time until it votes again: that of a lease, of what is under way, and of another try, on a busy machine.
+const BACK: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(20);
+
+impl Absence {
+    pub(super) const ALL: [Self; 6] =
+        [Self::Stopped, Self::Silent, Self::Refusing, Self::OlderCopy, Self::Empty, Self::Restarted];
+
+    pub(super) const fn words(self) -> &'static str {
+        match self {
+            Self::Stopped => "stopped",
+            Self::Silent => "silent",
+            Self::Refusing => "refusing connections",
+            Self::OlderCopy => "back with an older copy",
+            Self::Empty => "back empty",
+            Self::Restarted => "back with the log",
+        }
+    }
+
+    fn begin(self, server: &RedisServer, proxy: &Proxy) {
+        match self {
+            Self::Stopped => server.stop(),
+            Self::Silent => proxy.black_hole(),
+            Self::Refusing => {
+                proxy.refuse();
+                proxy.cut();
+            }
+            Self::OlderCopy | Self::Empty | Self::Restarted => server.kill(),
+        }
+    }
+
+    fn end(self, server: &RedisServer, proxy: &Proxy, copy: Option<&Snapshot>) {
+        match (self, copy) {
+            (Self::Stopped, _) => server.cont(),
+            (Self::Silent | Self::Refusing, _) => proxy.heal(),
+            (Self::OlderCopy, Some(copy)) => server.restart_with(copy),
+            (Self::Empty, _) => server.restart_empty(),
+            (Self::OlderCopy | Self::Restarted, _) => server.restart(),
+        }
+    }
+}
+
+/// Has one server after another go away until `end`, or until `is_over`; how often.
+pub(super) fn take_turns(
+    nodes: &Nodes,
+    witness: &Witness,
+    seed: u64,
+    end: BootTime,
+    is_over: impl Fn() -> bool,
+) -> Result<(u64, ServerFaults), Error> {
+    let (mut rng, mut servers, mut copy) = (Rng::with_seed(seed), ServerFaults::default(), None);
+    // Each server goes away in each way.
+    let turn = |number: usize| ((number + number / Absence::ALL.len()) % nodes.0.len(), number % Absence::ALL.len());
+    for number in 0.. {
+        let (at, how) = turn(number);
+        let late = BootTime::now() + BACK;
+        while !witness.can_spare(at) {
+            if BootTime::now() >= end || is_over() {
+                return Ok((servers.away.iter().sum(), servers));
+            }
+            if BootTime::now() >= late {
+                return Err(Error::unavailable(format!("the servers did not vote again within {BACK:?}: {}", witness.told())));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        if BootTime::now() >= end || is_over() {
+            break;
+        }
+        let ((server, proxy), absence) = (&nodes.0[at], Absence::ALL[how]);
+        absence.begin(server, proxy);
+        servers.away[how] += 1;
+        let (next, next_how) = turn(number + 1);
+        let next_copy = (Absence::ALL[next_how] == Absence::OlderCopy).then(|| nodes.0[next].0.snapshot());
+        let away = Duration::from_millis(rng.u64(AWAY));
+        std::thread::sleep(away.min(end.since(BootTime::now())));
+        absence.end(server, proxy, copy.as_ref());
+        copy = next_copy;
+    }
+    Ok((servers.away.iter().sum(), servers))
+}
