@@ -115,13 +115,15 @@ our own stores is worth something.
 ";
 
 const QUORUM: &str = "
-Rows of `quorum/` do the faults of `redis/` to one or two of five servers, and to three. Random
-holders on such servers are a soak. It kills servers, empties them, loses replies and kills clients.
-It runs on every other store as well, but Sentinel and Cluster:
+Rows of `quorum/` do the faults of `redis/` to one or two of five servers, and to three; in rows of
+36 there are three servers. Random holders on such servers are a soak. It kills servers, empties
+them, loses replies and kills clients. Or one server after another is away. It runs on every other
+store as well, but Sentinel and Cluster:
 
 ```sh
 tenure lab run quorum/ --repeat 50 --jobs 8               # a quarter of an hour on two cores
 tenure lab soak --store quorum --grants 1000000 --for 1h  # fences in order, over a million grants
+tenure lab soak --store quorum --one-away 3 --for 30m     # a call that fails while a majority votes is a finding
 ```
 ";
 

@@ -108,7 +108,7 @@ fn item(id: &str, fault: &str, tier: u8, expected: Verdict, because: Option<Rule
         Some("redis") => "tenure on one Redis",
         Some("sentinel") => "tenure on a Sentinel group",
         Some("cluster") => "tenure on a Redis Cluster",
-        Some("quorum") => "tenure on five Redis",
+        Some("quorum") => "tenure on a quorum of Redis",
         Some("postgres") => "tenure on a table of PostgreSQL",
         Some("mariadb") => "tenure on a table of MariaDB",
         Some("etcd") => "tenure on etcd",

@@ -2,6 +2,8 @@
 //!
 //! The faults are those of one Redis, and the rows of a majority are its rows. A minority that has one costs nobody a lease.
 
+mod three;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,7 +46,7 @@ const UNPRIVILEGED: How = How { server: unprivileged, login: "app:app@" };
 
 pub(super) fn items() -> Vec<Item> {
     let on = |row: super::fixtures::Row| -> Played { Box::new(on_five(PLAIN, move |stage, _| row(stage))) };
-    [minorities(), majorities(), anywhere::shared(OF, &on)].concat()
+    [minorities(), majorities(), three::items(), anywhere::shared(OF, &on)].concat()
 }
 
 /// The faults that one or two of the servers have.
@@ -155,8 +157,8 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    fn start(how: How) -> Self {
-        let all = (0..ALL).map(|_| Redis::start((how.server)(RedisServer::builder()), NATIVE)).collect();
+    fn start(how: How, count: usize) -> Self {
+        let all = (0..count).map(|_| Redis::start((how.server)(RedisServer::builder()), NATIVE)).collect();
         let nodes = Self { all, login: how.login };
         admit(&nodes.far());
         nodes
@@ -177,13 +179,13 @@ impl Nodes {
 
     /// Some of them, as the seed has it.
     fn some(&self, stage: &mut Stage<'_>, count: usize) -> Hit<'_> {
-        Hit(stage.rng.choose_multiple(self.all.iter(), count))
+        Hit(stage.rng.choose_multiple(self.all.iter(), count), self.all.len())
     }
 
     /// Whether a name is kept from everybody else.
     fn is_held_by(&self, name: &str) -> Option<(String, bool)> {
         // As few questions as can be: on a busy machine each takes its time.
-        let is_free = self.all.iter().filter(|redis| !redis.has(name)).nth(MAJORITY - 1).is_some();
+        let is_free = self.all.iter().filter(|redis| !redis.has(name)).nth(self.all.len() / 2).is_some();
         (!is_free).then(|| ("a majority".to_owned(), false))
     }
 
@@ -193,8 +195,8 @@ impl Nodes {
     }
 }
 
-/// The servers that have the fault.
-struct Hit<'a>(Vec<&'a Redis>);
+/// The servers that have the fault, and of how many.
+struct Hit<'a>(Vec<&'a Redis>, usize);
 
 impl Hit<'_> {
     fn begin(&self, fault: Fault) {
@@ -206,16 +208,21 @@ impl Hit<'_> {
     }
 
     fn told(&self, fault: Fault) -> String {
-        format!("at {} of {ALL}: {}", self.0.len(), fault.what)
+        format!("at {} of {}: {}", self.0.len(), self.1, fault.what)
     }
 }
 
 /// A scenario on five servers.
 fn on_five(how: How, row: impl Fn(&mut Stage<'_>, &Nodes) + Copy + Send + Sync + 'static) -> impl Fn(&str) -> Run {
+    on(how, ALL, row)
+}
+
+/// A scenario on so many servers.
+fn on(how: How, count: usize, row: impl Fn(&mut Stage<'_>, &Nodes) + Copy + Send + Sync + 'static) -> impl Fn(&str) -> Run {
     move |id| {
         let id = id.to_owned();
         Arc::new(move |lab, seed| {
-            let nodes = Arc::new(Nodes::start(how));
+            let nodes = Arc::new(Nodes::start(how, count));
             let looked_at = Arc::clone(&nodes);
             let look: Look = Box::new(move |name| looked_at.is_held_by(name));
             let access = Access { near: nodes.near(), far: nodes.far(), alone: false, look: Some(look), line: None };
