@@ -34,6 +34,8 @@ pub(super) struct Rules {
     pub(super) counts_on: bool,
     /// It asks the others when it has waited; else before.
     pub(super) asks_after_wait: bool,
+    /// A node that comes back with a copy trusts it: it votes if the copy says that it does.
+    pub(super) trusts_copy: bool,
 }
 
 impl Rules {
@@ -46,6 +48,7 @@ impl Rules {
         waits: true,
         counts_on: true,
         asks_after_wait: true,
+        trusts_copy: false,
     };
 }
 
@@ -59,6 +62,8 @@ pub(super) struct Bounds {
     pub(super) doubles: u8,
     /// Nodes that lose their data.
     pub(super) restarts: u8,
+    /// They come back with any older copy of it; else with nothing.
+    pub(super) copies: bool,
     /// By how much one node has counted further in the beginning.
     pub(super) lead: u8,
     /// No reply is lost.
@@ -71,14 +76,14 @@ impl Bounds {
     }
 
     pub(super) fn words(self) -> String {
-        let Self { nodes, attempts, ttl, doubles, restarts, lead, heard } = self;
+        let Self { nodes, attempts, ttl, doubles, restarts, copies, lead, heard } = self;
         let times = |n: u8, what: &str| match n {
             0 => format!("no {what}"),
             1 => format!("one {what}"),
             n => format!("{n} {what}s"),
         };
         let twice = times(doubles, "command that runs twice");
-        let empty = times(restarts, "restart without data");
+        let empty = times(restarts, if copies { "restart with any older copy" } else { "restart without data" });
         let lost = if heard {
             "commands late or lost without limit, each reply heard"
         } else {
@@ -222,6 +227,12 @@ pub(super) enum Action {
     /// The client releases, or gives up.
     End(usize),
     Restart(usize),
+    /// A node comes back with a copy from before, in which this attempt, or nobody, holds, and the counter stands there.
+    Restore {
+        node: usize,
+        owner: Option<u8>,
+        counter: u8,
+    },
     Admit(usize),
     Tick,
 }
@@ -311,6 +322,16 @@ impl Quorum {
         }
     }
 
+    /// The copies with which a node may come back. Those which make no difference are one.
+    fn copies(&self, state: &State, node: usize, actions: &mut Vec<Action>) {
+        let counts = self.rules.trusts_copy || !self.rules.counts_on;
+        let counters = 0..=if counts { state.nodes[node].counter } else { 0 };
+        let asked = (0..MOST).filter(|id| state.attempts[*id].phase != Phase::Unused).filter_map(|id| u8::try_from(id).ok());
+        for owner in std::iter::once(None).chain(asked.map(Some)) {
+            actions.extend(counters.clone().map(|counter| Action::Restore { node, owner, counter }));
+        }
+    }
+
     /// The least that a majority of the others makes known of the fences so far. None if too few of
     /// them remember.
     fn counted(&self, state: &State, node: usize) -> Option<u8> {
@@ -360,13 +381,19 @@ impl Subject for Quorum {
             }
         }
         for (node, found) in state.nodes.iter().enumerate() {
-            may(state.restarts < self.bounds.restarts && found.counter > 0, Action::Restart(node));
+            let restarts = state.restarts < self.bounds.restarts && found.counter > 0;
+            may(restarts && !self.bounds.copies, Action::Restart(node));
             let waited = found.vote == Vote::Kept(0);
             may(waited && (!self.rules.counts_on || self.counted(state, node).is_some()), Action::Admit(node));
         }
         let runs = state.attempts.iter().any(|attempt| attempt.valid > 0)
             || state.nodes.iter().any(|node| node.left > 0 || matches!(node.vote, Vote::Kept(1..)));
         may(runs, Action::Tick);
+        if self.bounds.copies && state.restarts < self.bounds.restarts {
+            (0..state.nodes.len())
+                .filter(|node| state.nodes[*node].counter > 0)
+                .for_each(|node| self.copies(state, node, actions));
+        }
     }
 
     fn apply(&self, state: &mut State, action: Action) {
@@ -403,6 +430,15 @@ impl Subject for Quorum {
                 let Node { id, legs, .. } = state.nodes[node];
                 let vote = Vote::Kept(if self.rules.waits { self.bounds.ttl } else { 0 });
                 state.nodes[node] = Node { id, legs, vote, counter: counted.unwrap_or(0), ..Node::default() };
+                state.restarts += 1;
+            }
+            Action::Restore { node, owner, counter } => {
+                let Node { id, legs, .. } = state.nodes[node];
+                let waits = self.rules.waits && !self.rules.trusts_copy;
+                let vote = if waits { Vote::Kept(self.bounds.ttl) } else { Vote::Given };
+                // It may last for longer than the wait: where it was released, the others know of no end.
+                let left = if owner.is_some() { self.bounds.ttl + 1 } else { 0 };
+                state.nodes[node] = Node { id, owner, left, counter, vote, legs };
                 state.restarts += 1;
             }
             Action::Admit(node) => {

@@ -4,11 +4,12 @@ use super::{Bounds, Quorum, Rules};
 use crate::models::promise::{Promise, Sight};
 use crate::models::{Expected, Model};
 
-const THREE: Bounds = Bounds { nodes: 3, attempts: 2, ttl: 1, doubles: 0, restarts: 0, lead: 0, heard: false };
+const THREE: Bounds = Bounds { nodes: 3, attempts: 2, ttl: 1, doubles: 0, restarts: 0, copies: false, lead: 0, heard: false };
 const TWICE: Bounds = Bounds { doubles: 1, ..THREE };
 /// Counters disagree from the beginning.
 const AHEAD: Bounds = Bounds { lead: 1, heard: true, ..THREE };
 const FORGETFUL: Bounds = Bounds { restarts: 1, ..THREE };
+const OLDER: Bounds = Bounds { copies: true, ..FORGETFUL };
 
 const PROMISES: &[Promise] = &[Promise::OneHolder, Promise::FencesRise, Promise::FencesDiffer];
 
@@ -33,6 +34,7 @@ pub(in crate::models) fn standing() -> Vec<Model> {
         holds("quorum", "a quorum with fences", THREE),
         holds("quorum-twice", "the same, a command runs twice", TWICE),
         holds("quorum-forgetful", "the same, a node loses its data", FORGETFUL),
+        holds("quorum-older", "the same, a node comes back with an older copy of its data", OLDER),
     ]
 }
 
@@ -90,6 +92,20 @@ pub(in crate::models) fn broken() -> Vec<Model> {
             Rules { waits: false, ..tenure },
             FORGETFUL,
             Promise::OneHolder,
+        ),
+        breaks(
+            "quorum-trusts-copy",
+            "a node votes because the copy with which it came back says that it does",
+            Rules { trusts_copy: true, ..tenure },
+            OLDER,
+            Promise::OneHolder,
+        ),
+        breaks(
+            "quorum-counts-on-from-copy",
+            "a node that waited counts on from the copy with which it came back",
+            Rules { counts_on: false, ..tenure },
+            OLDER,
+            Promise::FencesRise,
         ),
         breaks(
             "quorum-counts-anew",

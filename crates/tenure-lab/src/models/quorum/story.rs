@@ -62,6 +62,11 @@ fn step(quorum: &Quorum, before: &State, action: Action, after: &State) -> Strin
         }
         Action::End(id) => format!("{} releases at all nodes", name(id)),
         Action::Restart(node) => format!("node {} restarts without its data", before.nodes[node].id + 1),
+        Action::Restore { node, owner, counter } => {
+            let holder = owner.map_or_else(|| "nobody".to_owned(), |id| name(usize::from(id)).to_string());
+            let node = before.nodes[node].id + 1;
+            format!("node {node} comes back with an older copy: {holder} holds, counter {counter}")
+        }
         Action::Admit(node) => {
             let node = &before.nodes[node];
             let counts = if quorum.rules.counts_on { "counts on from" } else { "counts from" };
