@@ -198,6 +198,7 @@ mod tests {
     #[test]
     fn a_node_that_waits_knows_until_when_what_it_has_forgotten_can_stand() {
         assert_eq!(known(lost(), [whole(30, 7), waiting(20, 5)]), (Some(secs(30)), Some(7)));
+        assert_eq!(known(lost(), [whole(10, 7), waiting(20, 5)]), (Some(secs(20)), Some(7)));
         assert_eq!(known(lost(), [whole(10, 7), waiting(20, 40)]), (Some(secs(40)), Some(7)));
         assert_eq!(known(lost(), [None, waiting(20, 40), whole(0, 1), whole(0, 2)]), (Some(secs(40)), None));
     }
