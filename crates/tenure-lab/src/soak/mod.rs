@@ -213,7 +213,9 @@ fn crew(lab: &Lab, plan: &Plan, word: &'static str, address: &Address, broken: B
 
 fn order(plan: &Plan, referee: &Referee, address: Option<Address>, prefix: String) -> Order {
     let end = (BootTime::now() + plan.time).since_boot();
-    let (who, place, keeps) = ("P1".to_owned(), referee.path().to_owned(), !plan.flushes);
+    // Where one server after another is away, leases are lost.
+    let keeps = !plan.flushes && !matches!(plan.place, Where::QuorumOneAway(_));
+    let (who, place) = ("P1".to_owned(), referee.path().to_owned());
     let takes = match plan.place {
         _ if plan.rotates => Takes::Several,
         Where::Quorum => Takes::Many,

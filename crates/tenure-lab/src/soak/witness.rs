@@ -14,8 +14,8 @@ use tenure_testkit::{Client, Reply};
 const EVERY: Duration = Duration::from_millis(20);
 /// A server that takes longer to answer is away.
 const PROMPT: Duration = Duration::from_millis(200);
-/// How long a server votes until each lease has been renewed there.
-const SETTLED: Duration = Duration::from_secs(2);
+/// How long a server votes until each lease has been renewed there, and each client has come back to it.
+pub(super) const SETTLED: Duration = Duration::from_secs(2);
 
 /// The spans in which a server voted, from an answer to the last question that was answered.
 type Spans = Vec<(At, At)>;
@@ -31,7 +31,7 @@ fn lock(seen: &Mutex<Vec<Spans>>) -> MutexGuard<'_, Vec<Spans>> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn now() -> At {
+pub(super) fn now() -> At {
     nanos(BootTime::now().since_boot())
 }
 
@@ -57,16 +57,16 @@ impl Witness {
         Self { seen, ends, threads }
     }
 
-    /// Whether a majority votes without this server, and has for so long that each lease is there.
-    pub(super) fn can_spare(&self, server: usize) -> bool {
+    /// Whether a majority votes without this server, and has for so long. `back` is when each was back that was away: an answer
+    /// from before says nothing.
+    pub(super) fn can_spare(&self, server: usize, back: &[At], long: Duration) -> bool {
         let (seen, now) = (lock(&self.seen), now());
-        let is_settled =
-            |spans: &Spans| spans.last().is_some_and(|(from, to)| now < to + nanos(PROMPT) && *to >= from + nanos(SETTLED));
-        let others = seen.iter().enumerate().filter(|(at, spans)| *at != server && is_settled(spans)).count();
-        others > seen.len() / 2
+        let votes = |(from, to): &(At, At), back: At| *to > back && now < to + nanos(PROMPT) && *to >= from + nanos(long);
+        let others = seen.iter().zip(back).enumerate().filter(|(at, _)| *at != server);
+        others.filter(|(_, (spans, back))| spans.last().is_some_and(|last| votes(last, **back))).count() > seen.len() / 2
     }
 
-    /// Whether a majority voted all the while.
+    /// Whether a majority voted all the while, and the clients had come back to it.
     pub(super) fn could_answer(&self, began: At, ended: At) -> bool {
         could_answer(&lock(&self.seen), began, ended)
     }
@@ -80,7 +80,7 @@ impl Witness {
 }
 
 fn could_answer(seen: &[Spans], began: At, ended: At) -> bool {
-    let all_the_while = |spans: &&Spans| spans.iter().any(|(from, to)| *from <= began && ended <= *to);
+    let all_the_while = |spans: &&Spans| spans.iter().any(|(from, to)| from + nanos(SETTLED) <= began && ended <= *to);
     seen.iter().filter(all_the_while).count() > seen.len() / 2
 }
 
@@ -121,12 +121,17 @@ mod tests {
 
     #[test]
     fn a_majority_could_answer_if_the_same_servers_voted_all_the_while() {
-        let seen = |spans: [&[(At, At)]; 3]| spans.map(<[_]>::to_vec);
-        let (all, early, late) = (&[(0, 90)][..], &[(0, 50)][..], &[(40, 90)][..]);
-        assert!(could_answer(&seen([all, all, &[]]), 10, 80));
-        assert!(could_answer(&seen([all, early, late]), 10, 50) && could_answer(&seen([all, early, late]), 40, 80));
+        let secs = |secs: u64| nanos(Duration::from_secs(secs));
+        let seen = |spans: [&[(u64, u64)]; 3]| {
+            spans.map(|spans| spans.iter().map(|(from, to)| (secs(*from), secs(*to))).collect::<Spans>())
+        };
+        let could = |spans, began, ended| could_answer(&seen(spans), secs(began), secs(ended));
+        let (all, early, late) = (&[(0, 90)][..], &[(0, 50)][..], &[(30, 90)][..]);
+        assert!(could([all, all, &[]], 10, 80));
+        assert!(could([all, early, late], 10, 50) && could([all, early, late], 32, 80));
         // Two voted at each moment, and no two of them from the first to the last.
-        assert!(!could_answer(&seen([all, early, late]), 30, 60));
-        assert!(!could_answer(&seen([all, &[(0, 40), (50, 90)], &[]]), 30, 60));
+        assert!(!could([all, early, late], 29, 60) && !could([all, &[(0, 40), (50, 90)], &[]], 30, 60));
+        // Nobody had come back to it.
+        assert!(!could([all, &[], late], 31, 60));
     }
 }
