@@ -167,6 +167,28 @@ async fn a_server_that_lost_its_data_waits_for_the_end_of_a_linger() {
     assert!(left > 200_000, "it is kept out for {left} ms");
 }
 
+/// Before that, the others may not know of a lease that is under way to them.
+#[tokio::test]
+async fn the_others_are_not_asked_as_soon_as_a_loss_is_found() {
+    let all = Servers::of((0..3).map(|_| RedisServer::builder().shifted_clock().start()).collect());
+    let store = quorum(&patient(&all.url())).await;
+    let lost = || all.servers.iter().take(2).map(|(server, _)| server);
+    for _ in 0..5 {
+        for server in lost() {
+            server.shift_clock(0);
+            assert_eq!(server.command(&["FLUSHALL"]), "OK");
+        }
+        assert_eq!(fence_of(&store, &asks("door", LONG)).await, None);
+        // No time passes from now on, however slow the machine is. It may have been slow before.
+        lost().for_each(|server| server.shift_clock(-60_000));
+        assert_eq!(fence_of(&store, &asks("door", LONG)).await, None);
+        if lost().all(|server| kept_out(server).is_none()) {
+            return;
+        }
+    }
+    panic!("they are kept out at once, by what the others know then");
+}
+
 /// Time until the latest end that a server knows of a name, ms. None without one.
 fn end_of(server: &RedisServer, name: &str) -> Option<i64> {
     const LEFT: &str = "return (redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0) - redis.call('TIME')[1] * 1000";
