@@ -79,7 +79,9 @@ fn a_mariadb_that_is_overloaded_or_read_only_is_waited_for() {
     let theirs = "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'app'";
     wait_for("their sessions to end", || server.sql(theirs) == ["0"]);
     let mut crowd: Vec<_> = (0..10).map(|_| server.session()).collect();
-    crowd.iter_mut().for_each(|session| drop(session.run("SELECT 1;")));
+    for session in &mut crowd {
+        session.run("SELECT 1;");
+    }
     is_waited_for(&place, &url, "max_connections", true, || crowd.clear());
     server.sql("SET GLOBAL read_only = 1");
     is_waited_for(&place, &url, "read-only", true, || drop(server.sql("SET GLOBAL read_only = 0")));

@@ -105,11 +105,11 @@ fn watch(server: SocketAddr, ends: &AtomicBool, mut votes: impl FnMut(At, bool))
         let run = known[0].text();
         // The memory of another run of the server counts for nothing.
         let is_run = run.split_once('/').is_some_and(|(run, _)| info.contains(run));
-        let voted = is_run && !known[1].is_nil();
-        if voted {
+        let has_voted = is_run && !known[1].is_nil();
+        if has_voted {
             votes(asked, is_new);
         }
-        is_new = !voted;
+        is_new = !has_voted;
         std::thread::sleep(EVERY);
     }
     Ok(())

@@ -114,18 +114,18 @@ async fn a_server_that_loads_and_a_cluster_with_a_gap_are_waited_for() {
     let cluster = RedisCluster::start(1, 0);
     server.command(&["EVAL", "for i = 1, 1000 do redis.call('SET', i, string.rep('x', 1500)) end", "0"]);
     server.cli("SAVE");
-    let slot = cluster.servers()[0].cli("CLUSTER KEYSLOT door");
+    let gap = cluster.servers()[0].cli("CLUSTER KEYSLOT door");
     let [one, all] = [patient(&server.url()), patient(&cluster.url())];
     let mend = |way: &str| match way {
         "LOADING" => server.cli("CONFIG SET key-load-delay 0"),
-        _ => cluster.servers()[0].cli(&format!("CLUSTER ADDSLOTS {slot}")),
+        _ => cluster.servers()[0].cli(&format!("CLUSTER ADDSLOTS {gap}")),
     };
     for (way, url) in [("LOADING", one), ("CLUSTERDOWN", all)] {
         let locks = Locker::new(Options::parse(&url).unwrap().open().await.unwrap());
         locks.mutex("door").acquire().await.unwrap().release().await.unwrap();
         match way {
             "LOADING" => server.restart(),
-            _ => drop(cluster.servers()[0].cli(&format!("CLUSTER DELSLOTS {slot}"))),
+            _ => drop(cluster.servers()[0].cli(&format!("CLUSTER DELSLOTS {gap}"))),
         }
         let error = loop {
             // The first may have gone to the server that was there before.

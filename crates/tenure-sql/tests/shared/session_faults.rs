@@ -16,7 +16,6 @@ use crate::{PATIENCE, Server, open};
 /// The server counts idle sessions in whole seconds at the worst.
 const TTL: Duration = Duration::from_secs(2);
 const KEPT: Duration = Duration::from_secs(3);
-/// More statements than any call has.
 
 /// Locks of their own on a server behind a proxy, and stores that reach them through the proxy and without it.
 async fn through_proxy(server: &Server) -> (Proxy, Arc<dyn Store>, Arc<dyn Store>) {

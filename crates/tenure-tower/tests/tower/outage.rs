@@ -289,9 +289,9 @@ async fn each_kind_is_answered_as_the_page_says() {
             let locks = tenure_redis::connect(&url).await.unwrap();
             let layer = LockLayer::builder(locks, "t", Key::header(KEY), on_outage).build().unwrap();
             if begin.is_empty() {
-                server.kill()
+                server.kill();
             } else {
-                drop(server.cli(begin))
+                drop(server.cli(begin));
             }
             let answer = send(&locked(&layer, &Handler::open()), request("7")).await;
             let got = match (answer.status.as_u16(), answer.fence()) {
@@ -300,9 +300,9 @@ async fn each_kind_is_answered_as_the_page_says() {
             };
             assert_eq!(got, *expected, "{kind}, {on_outage:?}");
             if end.is_empty() {
-                server.restart()
+                server.restart();
             } else {
-                drop(server.cli(end))
+                drop(server.cli(end));
             }
             server.cli("ACL SETUSER app on >secret ~* &* +@all");
         }

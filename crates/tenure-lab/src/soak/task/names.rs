@@ -99,7 +99,10 @@ impl Task {
             }
             _ => self.patiently(cut, acquire.acquire()).await,
         };
-        let Some(guard) = guard else { return Ok(self.pause(50).await) };
+        let Some(guard) = guard else {
+            self.pause(50).await;
+            return Ok(());
+        };
         let Some(mut held) = self.enter(guard, asked).await? else { return Ok(()) };
         if self.rng.u8(0..8) == 0 {
             self.stay(&mut held).await?;
