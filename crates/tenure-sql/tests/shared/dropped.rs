@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A proxy, and stores that reach the same locks through it and without it.
 pub(crate) type Stores = (Proxy, Arc<dyn Store>, Arc<dyn Store>);
 
-/// What differs from store to store.
+/// The differences between stores.
 pub(crate) struct Calls {
     /// More polls than any call has.
     pub(crate) polls: usize,
