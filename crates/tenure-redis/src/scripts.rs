@@ -146,7 +146,7 @@ pub(crate) static NODE_CONFIRM: LazyLock<Script> = LazyLock::new(|| {
     Script::new(&[text!("node.lua", "node-confirm.lua"), "return confirm(KEYS, ARGV)"]).or_node_function("node_confirm")
 });
 pub(crate) static NODE_ENTER: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-enter.lua")]));
-pub(crate) static NODE_KEEP_OUT: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-keep-out.lua")]));
+pub(crate) static NODE_NOTE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-note.lua")]));
 pub(crate) static NODE_ADMIT: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-admit.lua")]));
 pub(crate) static NODE_RENEW: LazyLock<Script> = LazyLock::new(|| node_renew(text!("renew.lua"), "1"));
 pub(crate) static NODE_RENEW_SHARES: LazyLock<Script> = LazyLock::new(|| node_renew(text!("renew-shares.lua"), "2"));

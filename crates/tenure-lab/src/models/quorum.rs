@@ -3,8 +3,8 @@
 //!
 //! A client hands out a fence when a majority has counted exactly that. If their counters disagree,
 //! a second round has them take up the largest. Commands run in any order, late, twice or never. A
-//! node may lose all it knows; it votes again when no lease from before can stand, and counts on
-//! from what the others have counted.
+//! node may lose all it knows. When all that counts has arrived, it asks enough of the others until
+//! when leases stand. It votes again after that, and counts on from what the others have counted.
 
 pub(super) mod list;
 pub(super) mod story;
@@ -28,8 +28,12 @@ pub(super) struct Rules {
     pub(super) never_lowers: bool,
     /// Validity counts from the first round; else from the second.
     pub(super) valid_from_first: bool,
-    /// A node that has lost its data votes again only when no lease from before can stand.
+    /// A node that has lost its data votes again only when no lease from before can stand, as far as the others know.
     pub(super) waits: bool,
+    /// It asks them when all that counts has arrived there; else at once.
+    pub(super) settles: bool,
+    /// An answer that comes later than that does not count.
+    pub(super) in_time: bool,
     /// It counts on from what the others have counted by then.
     pub(super) counts_on: bool,
     /// It asks the others when it has waited; else before.
@@ -46,6 +50,8 @@ impl Rules {
         never_lowers: true,
         valid_from_first: true,
         waits: true,
+        settles: true,
+        in_time: true,
         counts_on: true,
         asks_after_wait: true,
         trusts_copy: false,
@@ -134,7 +140,9 @@ pub(super) struct Leg {
 pub(super) enum Vote {
     #[default]
     Given,
-    /// It has lost its data, and waits so many ticks.
+    /// It has lost its data, and asks the others in so many ticks.
+    Lost(u8),
+    /// It has asked, and waits so many ticks.
     Kept(u8),
 }
 
@@ -233,6 +241,8 @@ pub(super) enum Action {
         owner: Option<u8>,
         counter: u8,
     },
+    /// A node asks the others how long it has to wait.
+    AskOthers(usize),
     Admit(usize),
     Tick,
 }
@@ -335,11 +345,34 @@ impl Quorum {
     /// The least that a majority of the others makes known of the fences so far. None if too few of
     /// them remember.
     fn counted(&self, state: &State, node: usize) -> Option<u8> {
-        let others = state.nodes.iter().enumerate().filter(|(other, found)| *other != node && found.vote == Vote::Given);
-        let mut counters: Vec<u8> = others.map(|(_, found)| found.counter).collect();
-        counters.sort_unstable();
+        self.known(state, node, |found| (found.vote == Vote::Given).then_some(found.counter))
+    }
+
+    /// The same of the ticks until the last lease from before ends.
+    fn latest_end(&self, state: &State, node: usize) -> Option<u8> {
+        self.known(state, node, |found| match found.vote {
+            Vote::Given => Some(found.left),
+            Vote::Kept(ticks) => Some(found.left.max(ticks)),
+            Vote::Lost(_) => None,
+        })
+    }
+
+    fn known(&self, state: &State, node: usize, knows: impl Fn(&Node) -> Option<u8>) -> Option<u8> {
+        let others = state.nodes.iter().enumerate().filter(|(other, _)| *other != node);
+        let mut known: Vec<u8> = others.filter_map(|(_, found)| knows(found)).collect();
+        known.sort_unstable();
         let enough = self.bounds.nodes - self.bounds.majority() + 1;
-        counters.get(enough - 1).copied()
+        known.get(enough - 1).copied()
+    }
+
+    /// How a node is back that has lost its data.
+    fn back(&self) -> Vote {
+        if self.rules.waits { Vote::Lost(u8::from(self.rules.settles)) } else { Vote::Kept(0) }
+    }
+
+    /// Whether an answer to this attempt counts. One tick is what it may take.
+    fn is_in_time(&self, attempt: &Attempt) -> bool {
+        !self.rules.in_time || attempt.valid == self.bounds.ttl
     }
 }
 
@@ -370,7 +403,7 @@ impl Subject for Quorum {
             may(matches!(phase, Phase::Asking | Phase::Confirming | Phase::Holding), Action::End(id));
             for (node, found) in state.nodes.iter().enumerate() {
                 let leg = found.legs[id];
-                let asks = matches!(phase, Phase::Asking | Phase::Confirming);
+                let asks = matches!(phase, Phase::Asking | Phase::Confirming) && self.is_in_time(&state.attempts[id]);
                 let may_be_lost = !asks || !self.bounds.heard;
                 for heard in [false, true].into_iter().filter(|heard| if *heard { asks } else { may_be_lost }) {
                     may(leg.acquire, Action::Acquire { node, id, again: false, heard });
@@ -383,11 +416,12 @@ impl Subject for Quorum {
         for (node, found) in state.nodes.iter().enumerate() {
             let restarts = state.restarts < self.bounds.restarts && found.counter > 0;
             may(restarts && !self.bounds.copies, Action::Restart(node));
+            may(found.vote == Vote::Lost(0) && self.latest_end(state, node).is_some(), Action::AskOthers(node));
             let waited = found.vote == Vote::Kept(0);
             may(waited && (!self.rules.counts_on || self.counted(state, node).is_some()), Action::Admit(node));
         }
         let runs = state.attempts.iter().any(|attempt| attempt.valid > 0)
-            || state.nodes.iter().any(|node| node.left > 0 || matches!(node.vote, Vote::Kept(1..)));
+            || state.nodes.iter().any(|node| node.left > 0 || matches!(node.vote, Vote::Kept(1..) | Vote::Lost(1..)));
         may(runs, Action::Tick);
         if self.bounds.copies && state.restarts < self.bounds.restarts {
             (0..state.nodes.len())
@@ -428,18 +462,19 @@ impl Subject for Quorum {
             Action::Restart(node) => {
                 let counted = self.counted(state, node).filter(|_| self.rules.counts_on && !self.rules.asks_after_wait);
                 let Node { id, legs, .. } = state.nodes[node];
-                let vote = Vote::Kept(if self.rules.waits { self.bounds.ttl } else { 0 });
-                state.nodes[node] = Node { id, legs, vote, counter: counted.unwrap_or(0), ..Node::default() };
+                state.nodes[node] = Node { id, legs, vote: self.back(), counter: counted.unwrap_or(0), ..Node::default() };
                 state.restarts += 1;
             }
             Action::Restore { node, owner, counter } => {
                 let Node { id, legs, .. } = state.nodes[node];
-                let waits = self.rules.waits && !self.rules.trusts_copy;
-                let vote = if waits { Vote::Kept(self.bounds.ttl) } else { Vote::Given };
+                let vote = if self.rules.trusts_copy { Vote::Given } else { self.back() };
                 // It may last for longer than the wait: where it was released, the others know of no end.
                 let left = if owner.is_some() { self.bounds.ttl + 1 } else { 0 };
                 state.nodes[node] = Node { id, owner, left, counter, vote, legs };
                 state.restarts += 1;
+            }
+            Action::AskOthers(node) => {
+                state.nodes[node].vote = Vote::Kept(self.latest_end(state, node).unwrap_or(0));
             }
             Action::Admit(node) => {
                 let counted = if self.rules.counts_on && self.rules.asks_after_wait { self.counted(state, node) } else { None };
@@ -455,7 +490,7 @@ impl Subject for Quorum {
                     if node.left == 0 {
                         node.owner = None;
                     }
-                    if let Vote::Kept(ticks) = &mut node.vote {
+                    if let Vote::Kept(ticks) | Vote::Lost(ticks) = &mut node.vote {
                         *ticks = ticks.saturating_sub(1);
                     }
                 }

@@ -15,7 +15,7 @@ use futures_util::StreamExt;
 use futures_util::future::join;
 use futures_util::stream::{BoxStream, FuturesUnordered};
 use redis::{RedisError, Value};
-use tenure::store::quorum::{Confirmed, Memory, Node, Vote};
+use tenure::store::quorum::{Clock, Confirmed, Memory, Node, Vote};
 use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, ErrorKind, Fence, Lease, Name, Owner};
 use tokio::time::{Instant, timeout_at};
@@ -122,9 +122,10 @@ impl RedisNode {
         if !Arc::ptr_eq(&entered.link, &link) {
             return Ok(None);
         }
-        let memory = memory_of(&only(entered.answers)?.map_err(|e| translate(&e))?);
+        let (process, _) = run.split_once('/').expect("it was just joined");
+        let memory = memory_of(&only(entered.answers)?.map_err(|e| translate(&e))?, process)?;
         let _ = link.run_id.set(run);
-        memory.map(Some)
+        Ok(Some(memory))
     }
 
     /// Refuses a server that is another node of the quorum as well: it would have two votes. Two that swap their addresses
@@ -145,7 +146,7 @@ impl RedisNode {
     /// The answer of a node that does not vote.
     async fn refuse(&self, end: Instant) -> Result<AcquireReply, Error> {
         let (until, why) = self.enter(end).await?.kept_out().unwrap_or_default();
-        let until = if until.is_zero() { SOON } else { until };
+        let until = if until.is_zero() { SOON } else { until + A_MOMENT };
         Ok(AcquireReply::Refused {
             until,
             why: format!("{self} {why}; if no lease from before stands, `tenure admit` lets it vote"),
@@ -237,7 +238,7 @@ fn is_lost(error: &RedisError) -> bool {
 }
 
 /// Reads the reply of node-enter.lua.
-fn memory_of(reply: &Value) -> Result<Memory, Error> {
+fn memory_of(reply: &Value, run: &str) -> Result<Memory, Error> {
     let odd = || unexpected(format_args!("{reply:?} about what a node remembers"));
     let Value::Array(parts) = reply else { return Err(odd()) };
     let words: Option<Vec<&str>> =
@@ -245,14 +246,14 @@ fn memory_of(reply: &Value) -> Result<Memory, Error> {
     let number = |digits: &str| digits.parse::<u64>().map_err(|_| odd());
     let span = |digits: &str| number(digits).map(Duration::from_millis);
     let words = words.ok_or_else(odd)?;
-    let [state, end, new, rest @ ..] = &words[..] else { return Err(odd()) };
-    let vote = match (*state, rest) {
-        ("whole", [counter]) => Vote::Given { counter: number(counter)? },
-        ("lost", [loss, since]) => Vote::Lost { loss: (*loss).to_owned(), since: span(since)? },
-        ("waiting", [loss, left]) => Vote::Waiting { loss: (*loss).to_owned(), left: span(left)? },
+    let [time, end, new, rest @ ..] = &words[..] else { return Err(odd()) };
+    let vote = match rest {
+        ["whole", counter] => Vote::Given { counter: number(counter)? },
+        ["lost", loss, note] => Vote::Lost { loss: (*loss).to_owned(), note: (*note).to_owned() },
         _ => return Err(odd()),
     };
-    Ok(Memory { vote, latest_end: span(end)?, is_new: *new == "1" })
+    let clock = Some(Clock { run: run.to_owned(), time: span(time)? });
+    Ok(Memory { vote, latest_end: span(end)?, is_new: *new == "1", clock })
 }
 
 #[async_trait]
@@ -288,11 +289,9 @@ impl Node for RedisNode {
         self.enter(self.store.end(Duration::MAX)).await
     }
 
-    async fn keep_out(&self, loss: &str, wait: Duration) -> Result<(), Error> {
-        let wait = Digits::of(millis(wait));
-        self.on_memory(&scripts::NODE_KEEP_OUT, &[loss.as_bytes(), wait.as_bytes()], self.store.end(Duration::MAX))
-            .await
-            .map(drop)
+    async fn note(&self, loss: &str, before: &str, note: &str) -> Result<(), Error> {
+        let args = [loss, before, note].map(str::as_bytes);
+        self.on_memory(&scripts::NODE_NOTE, &args, self.store.end(Duration::MAX)).await.map(drop)
     }
 
     async fn admit(&self, loss: &str, counter: u64) -> Result<(), Error> {

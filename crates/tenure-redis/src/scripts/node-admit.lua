@@ -5,17 +5,17 @@
 --
 -- KEYS[1] memory   see node.lua
 -- ARGV[1] the loss   ARGV[2] the largest counter of the others
--- reply   1, or 0 if it is another loss, the node votes, or it has not waited
+-- reply   1, or 0 if it is another loss, or the node votes
 
 local EPOCH = 1767225600
 
-local known = redis.call('HMGET', KEYS[1], 'loss', 'from', 'floor')
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-if known[1] ~= ARGV[1] or not known[2] or tonumber(known[2]) > now or known[3] then
+local known = redis.call('HMGET', KEYS[1], 'loss', 'floor')
+if known[1] ~= ARGV[1] or known[2] then
   return 0
 end
+local time = redis.call('TIME')
 local micros = math.max(0, (tonumber(time[1]) - EPOCH) * 1000000 + tonumber(time[2]))
 local floor = math.max(tonumber(ARGV[2]), micros < MOST / 2 and micros or 0)
 redis.call('HSET', KEYS[1], 'floor', digits(floor), 'most', digits(floor), 'turned', time[1])
+redis.call('HDEL', KEYS[1], 'note')
 return 1

@@ -1,30 +1,30 @@
 -- Reads the memory of the node, after a restart as well. After node.lua.
 --
--- The data of another run of the server counts for nothing: it may be older than the leases.
+-- The data of another run of the server counts for nothing: it may be older than the leases. That
+-- nobody had been granted anything is believed: a server without any data says the same.
 --
 -- KEYS[1] memory   KEYS[2] ends   see node.lua
 -- ARGV[1] identity of the server   ARGV[2] identifies a loss that is found now
--- reply   {'whole', end, new, most}            it votes; the latest end is so many ms away
---         {'lost', end, new, loss, since}      nobody has said how long it has to wait; found so many ms ago
---         {'waiting', end, new, loss, left}    it waits, ms
+-- reply   {clock, end, new, 'whole', most}         it votes; the clock and the latest end, which is so many ms away
+--         {clock, end, new, 'lost', loss, note}    it does not vote; what clients have noted about the loss
 
 local memory, ends, run, loss = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local now = now_ms()
 if redis.call('HGET', memory, 'run') ~= run or not redis.call('ZSCORE', ends, '') then
-  local is_new = redis.call('EXISTS', memory, ends) == 0
+  local is_new = redis.call('EXISTS', memory, ends) == 0 or redis.call('HGET', memory, 'new') == '1'
   redis.call('UNLINK', memory, ends)
   redis.call('ZADD', ends, 0, '')
-  redis.call('HSET', memory, 'run', run, 'loss', loss, 'lost', digits(now), 'new', is_new and '1' or '0')
+  redis.call('HSET', memory, 'run', run, 'loss', loss, 'note', '', 'new', is_new and '1' or '0')
 end
 -- A server that takes no writes does without.
 redis.pcall('ZREMRANGEBYSCORE', ends, 1, digits(now))
 local latest = redis.call('ZREVRANGE', ends, 0, 0, 'WITHSCORES')[2]
 local left = digits(math.max(0, tonumber(latest) - now))
-local known = redis.call('HMGET', memory, 'loss', 'from', 'floor', 'most', 'lost', 'new')
-local new = known[6] or '0'
+local known = redis.call('HMGET', memory, 'loss', 'note', 'floor', 'most', 'new')
+local answer = { digits(now), left, known[5] or '0' }
 if known[3] then
-  return { 'whole', left, new, known[4] }
-elseif known[2] then
-  return { 'waiting', left, new, known[1], digits(math.max(0, tonumber(known[2]) - now)) }
+  answer[4], answer[5] = 'whole', known[4]
+else
+  answer[4], answer[5], answer[6] = 'lost', known[1], known[2] or ''
 end
-return { 'lost', left, new, known[1], digits(math.max(0, now - tonumber(known[5]))) }
+return answer

@@ -3,9 +3,8 @@
 -- The memory is a hash beside the locks of one prefix:
 --   run     identity of the server when it was last seen; another one: it may have other data
 --   loss    identifies the loss of data since which it stands
---   lost    when the loss was found, ms of this server's clock
+--   note    while it does not vote: how long it has to wait and has waited, as clients noted it
 --   new     '1': nobody has been granted anything here since, nor before as far as is known
---   from    the node has to wait until then, ms of this server's clock; missing: nobody has said so
 --   floor   no fence from before is above it; missing: the node does not vote
 --   most    no counter is above it
 --   turned  when the floor was last raised to `most`, s
@@ -45,7 +44,7 @@ end
 
 -- Raises the floor, and drops the counters.
 local function turn(memory, floor, seconds)
-  local fields, kept = { 'run', 'loss', 'lost', 'from', 'most' }, { 'floor', digits(floor), 'turned', digits(seconds) }
+  local fields, kept = { 'run', 'loss', 'most' }, { 'floor', digits(floor), 'turned', digits(seconds) }
   for i, value in ipairs(redis.call('HMGET', memory, unpack(fields))) do
     if value then
       table.insert(kept, fields[i])

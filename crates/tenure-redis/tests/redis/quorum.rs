@@ -30,13 +30,23 @@ impl Servers {
     }
 
     pub(crate) fn of(servers: Vec<RedisServer>) -> Self {
+        let all = Self::new(servers);
+        admit(&all.url());
+        all
+    }
+
+    /// Servers that do not vote yet.
+    pub(crate) fn new(servers: Vec<RedisServer>) -> Self {
         let behind = |server: RedisServer| {
             let proxy = Proxy::start(server.addr());
             (server, proxy)
         };
-        let all = Self { servers: servers.into_iter().map(behind).collect() };
-        admit(&all.url());
-        all
+        Self { servers: servers.into_iter().map(behind).collect() }
+    }
+
+    /// Sets the clocks of all servers this far off the true time, ms.
+    pub(crate) fn shift_clocks(&self, milliseconds: i64) {
+        self.servers.iter().for_each(|(server, _)| server.shift_clock(milliseconds));
     }
 
     pub(crate) fn url(&self) -> String {
@@ -107,9 +117,18 @@ pub(crate) async fn fence_of(store: &Quorum, request: &Request) -> Option<Fence>
 
 /// Asks with a token of its own each time, as the core does.
 pub(crate) async fn granted(store: &Quorum, name: &str, ttl: Duration) -> (Request, Fence) {
+    granted_as(store, || asks(name, ttl)).await
+}
+
+/// The same of a share of the door.
+async fn granted_share(store: &Quorum, share: Share) -> (Request, Fence) {
+    granted_as(store, || asks("door", LONG).with_share(share)).await
+}
+
+async fn granted_as(store: &Quorum, asks: impl Fn() -> Request) -> (Request, Fence) {
     let granted = async {
         loop {
-            let request = asks(name, ttl);
+            let request = asks();
             if let Some(fence) = fence_of(store, &request).await {
                 return (request, fence);
             }
@@ -288,7 +307,7 @@ async fn a_renewal_at_a_restarted_server_is_noted_in_its_new_memory() {
     first.restart();
     let renewed = async { while !matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Renewed)]) {} };
     timeout(PATIENCE, renewed).await.expect("it is never renewed");
-    assert_eq!(first.cli("HEXISTS tenure:node lost"), "1");
+    assert_eq!(first.cli("HEXISTS tenure:node floor"), "0", "it has been admitted");
     wait_for("the lease to be noted", || !first.cli("ZSCORE tenure:node:ends door").is_empty()).await;
 }
 
@@ -304,8 +323,8 @@ async fn readers_that_hold_together_have_different_fences() {
         readers.spawn(async move {
             let mut fences = Vec::new();
             for _ in 0..200 {
-                let request = asks("door", LONG).with_share(Share::READ);
-                fences.push(fence_of(&store, &request).await.expect("a reader beside readers"));
+                let (request, fence) = granted_share(&store, Share::READ).await;
+                fences.push(fence);
                 release(&store, &request).await;
             }
             (fences, store.second_rounds())
@@ -354,8 +373,7 @@ async fn many_readers(stores: Vec<Quorum>) {
         readers.spawn(async move {
             let mut fences = Vec::new();
             for _ in 0..5 {
-                let request = asks("door", LONG).with_share(Share::READ);
-                fences.push(fence_of(&store, &request).await.expect("a reader beside readers"));
+                fences.push(granted_share(&store, Share::READ).await.1);
             }
             fences
         });
@@ -365,6 +383,11 @@ async fn many_readers(stores: Vec<Quorum>) {
             assert!(seen.insert(fence), "two readers have {fence}");
         }
     }
+}
+
+/// Whether it is noted how long a server has to wait.
+fn is_wait(note: &str) -> bool {
+    note.starts_with(|digit: char| digit.is_ascii_digit())
 }
 
 #[test]
@@ -378,7 +401,7 @@ fn an_admission_outlasts_the_runtime_that_began_it() {
         let _ = runtime().block_on(async { timeout(limit, store.acquire(&asks("door", LONG))).await });
     }
     runtime().block_on(async {
-        let waits = |server: &RedisServer| server.command(&["HEXISTS", "tenure:node", "from"]) == 1;
+        let waits = |server: &RedisServer| is_wait(&server.command(&["HGET", "tenure:node", "note"]).text());
         let begun = async {
             while !servers.iter().all(waits) {
                 let answer = store.acquire(&asks("door", LONG)).await;
@@ -396,11 +419,12 @@ fn an_admission_outlasts_the_runtime_that_began_it() {
 async fn an_admission_begins_with_the_first_try_and_before_its_answer() {
     let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::builder().shifted_clock().start()).collect();
     let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
-    for field in ["lost", "from"] {
+    // First nobody knows how long they have to wait, and then somebody does.
+    for is_so in [|note: &str| note.starts_with("- 0 "), is_wait] {
         let answer = quorum(&format!("quorum+redis://{}", hosts.join(","))).await.acquire(&asks("door", LONG)).await;
         assert!(matches!(answer, Ok(AcquireReply::Refused { .. })), "{answer:?}");
-        let has = |server: &RedisServer| server.command(&["HEXISTS", "tenure:node", field]) == 1;
-        assert!(servers.iter().filter(|server| has(server)).count() >= 2, "{field}");
+        let notes: Vec<String> = servers.iter().map(|server| server.command(&["HGET", "tenure:node", "note"]).text()).collect();
+        assert!(notes.iter().filter(|note| is_so(note)).count() >= 2, "{notes:?}");
         for server in &servers {
             server.shift_clock(4_000);
         }

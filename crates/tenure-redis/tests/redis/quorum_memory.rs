@@ -3,9 +3,10 @@
 use std::fs;
 use std::time::Duration;
 
-use tenure::store::quorum::Quorum;
-use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Store};
+use tenure::store::quorum::{Node, Quorum};
+use tenure::store::{ReleaseReply, RenewReply, Store};
 use tenure::{Lease, Share};
+use tenure_redis::Options;
 use tenure_testkit::{RedisServer, Reply, wait_until};
 
 use crate::quorum::{Servers, asks, fence_of, granted, quorum, release, wait_for};
@@ -64,36 +65,31 @@ fn older_copies() -> Vec<(&'static str, bool, Prepare)> {
     all
 }
 
-/// Time until the server votes again, ms. None if nobody has said so yet.
-fn kept_out(server: &RedisServer) -> Option<i64> {
-    const LEFT: &str = "return (redis.call('HGET', KEYS[1], 'from') or 0) - redis.call('TIME')[1] * 1000";
-    match server.command(&["EVAL", LEFT, "1", "tenure:node"]) {
-        Reply::Int(left) => (left > -1_000_000_000).then_some(left),
-        other => panic!("{other:?}"),
-    }
+/// Time until each server votes again, ms, as it says itself. None where nobody has said how long, or it votes.
+async fn kept_out(store: &Quorum) -> Vec<Option<u128>> {
+    let waits = |(left, why): (Duration, String)| why.contains("it waits").then(|| left.as_millis());
+    store.memories().await.into_iter().map(|(_, memory)| waits(memory.unwrap().kept_out()?)).collect()
 }
 
-/// Asks until the first server is kept out, with a clock that passes the first seconds. Nothing is granted.
-async fn is_kept_out(all: &Servers, store: &Quorum) -> i64 {
-    let (server, _) = &all.servers[0];
+/// Asks until the first server is kept out, with clocks that pass the first seconds. Nothing is granted.
+async fn is_kept_out(all: &Servers, store: &Quorum) -> u128 {
     for shift in 0.. {
         assert_eq!(fence_of(store, &asks("door", LONG)).await, None, "a lease stands");
-        if let Some(left) = kept_out(server) {
+        if let Some(left) = kept_out(store).await[0] {
             return left;
         }
-        assert_ne!(server.cli("HEXISTS tenure:node floor"), "1", "it votes");
-        server.shift_clock(500 * shift);
+        assert_ne!(all.servers[0].0.cli("HEXISTS tenure:node floor"), "1", "it votes");
+        all.shift_clocks(500 * shift);
     }
     unreachable!()
 }
 
 fn three(keeps_log: bool) -> Servers {
-    let start = |clock: bool| {
-        let how = RedisServer::builder();
-        let how = if keeps_log { how.arg("appendonly", "yes").arg("appendfsync", "always") } else { how };
-        if clock { how.shifted_clock() } else { how }.start()
+    let start = || {
+        let how = RedisServer::builder().shifted_clock();
+        if keeps_log { how.arg("appendonly", "yes").arg("appendfsync", "always") } else { how }.start()
     };
-    Servers::of(vec![start(true), start(false), start(false)])
+    Servers::of((0..3).map(|_| start()).collect())
 }
 
 /// A holds at the first and the second server. The first comes back with a copy that may be from before.
@@ -170,7 +166,7 @@ async fn a_server_that_lost_its_data_waits_for_the_end_of_a_linger() {
 /// Before that, the others may not know of a lease that is under way to them.
 #[tokio::test]
 async fn the_others_are_not_asked_as_soon_as_a_loss_is_found() {
-    let all = Servers::of((0..3).map(|_| RedisServer::builder().shifted_clock().start()).collect());
+    let all = three(false);
     let store = quorum(&patient(&all.url())).await;
     let lost = || all.servers.iter().take(2).map(|(server, _)| server);
     for _ in 0..5 {
@@ -182,7 +178,7 @@ async fn the_others_are_not_asked_as_soon_as_a_loss_is_found() {
         // No time passes from now on, however slow the machine is. It may have been slow before.
         lost().for_each(|server| server.shift_clock(-60_000));
         assert_eq!(fence_of(&store, &asks("door", LONG)).await, None);
-        if lost().all(|server| kept_out(server).is_none()) {
+        if kept_out(&store).await.iter().all(Option::is_none) {
             return;
         }
     }
@@ -226,7 +222,27 @@ async fn a_long_lease_that_has_ended_keeps_nothing_out() {
     while !votes() {
         let (other, _) = granted(&store, "other", Duration::from_secs(1)).await;
         release(&store, &other).await;
-        first.shift_clock(4_000);
+        all.shift_clocks(4_000);
+    }
+}
+
+/// The machine of the first boots with a clock that is behind, which is set right while the server waits.
+#[tokio::test]
+async fn a_clock_that_is_set_right_does_not_end_a_wait() {
+    const HOUR: i64 = 3_600_000;
+    let all = three(false);
+    let store = quorum(&patient(&all.url())).await;
+    let [(first, _), _, (_, third)] = &all.servers[..] else { unreachable!() };
+    third.refuse();
+    third.cut();
+    let (_, fence) = granted(&store, "door", LONG).await;
+    third.accept();
+    assert_eq!(first.command(&["FLUSHALL"]), "OK");
+    for behind in [2 * HOUR, HOUR, 0] {
+        first.shift_clock(-behind);
+        for _ in 0..3 {
+            assert_eq!(fence_of(&store, &asks("door", LONG)).await, None, "two hold, the first with {fence}");
+        }
     }
 }
 
@@ -248,20 +264,12 @@ async fn the_ends_of_many_renewals_are_noted() {
     wait_for("a majority to know all", || all.servers.iter().filter(|(server, _)| knows(server)).count() >= 2).await;
 }
 
-fn new_servers() -> (Vec<RedisServer>, String) {
-    let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::builder().shifted_clock().start()).collect();
-    let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
-    (servers, patient(&format!("quorum+redis://{}", hosts.join(","))))
-}
-
-/// Moves the clocks of all until something is granted. Returns how far.
-async fn votes_after(servers: &[RedisServer], store: &Quorum) -> i64 {
+/// Moves the clocks of all until something is granted. Returns how far, in seconds.
+async fn votes_after(all: &Servers, store: &Quorum) -> i64 {
     for seconds in (0..3_600).step_by(2) {
-        for server in servers {
-            server.shift_clock(seconds * 1_000);
-        }
+        all.shift_clocks(seconds * 1_000);
         for _ in 0..2 {
-            if let Ok(AcquireReply::Granted(_)) = store.acquire(&asks("door", LONG)).await {
+            if fence_of(store, &asks("door", LONG)).await.is_some() {
                 return seconds;
             }
         }
@@ -269,17 +277,33 @@ async fn votes_after(servers: &[RedisServer], store: &Quorum) -> i64 {
     panic!("they wait for an hour");
 }
 
+/// What happens to new servers after the first of them has been asked, and before the others are.
+type Beginning = fn(&Servers);
+
 #[tokio::test]
 async fn servers_that_are_all_new_vote_after_half_a_minute() {
-    let (servers, url) = new_servers();
-    let after = votes_after(&servers, &quorum(&url).await).await;
-    assert!((20..=40).contains(&after), "after {after} s");
+    let beginnings: [(&str, Beginning); 3] = [
+        ("nothing", |_| ()),
+        ("it is restarted", |all| {
+            all.servers[0].0.restart();
+            all.servers[0].1.cut();
+        }),
+        ("half a minute passes", |all| all.shift_clocks(29_000)),
+    ];
+    for (beginning, begins) in beginnings {
+        let all = Servers::new((0..3).map(|_| RedisServer::builder().shifted_clock().arg("appendonly", "yes").start()).collect());
+        let first = Options::parse(&all.servers[0].1.url()).unwrap().node().unwrap();
+        assert!(first.memory().await.unwrap().is_new);
+        begins(&all);
+        let after = votes_after(&all, &quorum(&patient(&all.url())).await).await;
+        assert!((20..=70).contains(&after), "{beginning}: after {after} s");
+    }
 }
 
 /// Some of them vote already then. Nobody has been granted anything by any.
 #[tokio::test]
 async fn new_servers_vote_soon_after_an_admission_that_was_cut_off() {
-    let all = Servers::of((0..3).map(|_| RedisServer::builder().shifted_clock().start()).collect());
+    let all = three(false);
     let (_, proxy) = &all.servers[0];
     let url = patient(&all.url());
     for k in 1..40 {
@@ -295,7 +319,7 @@ async fn new_servers_vote_soon_after_an_admission_that_was_cut_off() {
             () = reached => (),
         }
         for seconds in (0..3_600).step_by(8) {
-            all.servers.iter().for_each(|(server, _)| server.shift_clock(seconds * 1_000));
+            all.shift_clocks(seconds * 1_000);
             let (first, second) = (fence_of(&store, &asks("door", LONG)).await, fence_of(&store, &asks("door", LONG)).await);
             if first.or(second).is_some() {
                 break;
@@ -303,7 +327,7 @@ async fn new_servers_vote_soon_after_an_admission_that_was_cut_off() {
             assert!(
                 seconds < 60,
                 "cut off at {k}: they wait for {:?} ms",
-                all.servers.iter().map(|(server, _)| kept_out(server))
+                kept_out(&store).await
             );
         }
     }

@@ -1,5 +1,6 @@
 //! A quorum: a store over several that fail independently.
 
+mod absence;
 mod admission;
 mod node;
 mod planting;
@@ -18,11 +19,12 @@ use futures_util::future::{FutureExt, join_all};
 use futures_util::stream::{BoxStream, StreamExt, select_all};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use self::absence::COUNTS;
 use self::admission::Admission;
 use self::node::Nodes;
-pub use self::node::{Confirmed, Memory, Node, Plain, Vote};
+pub use self::node::{Clock, Confirmed, Memory, Node, Plain, Vote};
 use self::planting::{Planting, Want, Wanted, begin};
-use self::round::Round;
+use self::round::{Round, Until};
 use self::verdict::Verdict;
 use self::votes::Votes;
 use super::features::opened_by;
@@ -34,6 +36,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Longest time until the next try at nodes that do not vote: somebody may admit them.
 const RETRY: Duration = Duration::from_secs(2);
+
+/// Time for an answer that is in most cases on its way.
+const MOMENT: Duration = Duration::from_millis(20);
 
 /// Headroom of the first round: the nodes are asked to take up a fence that is so far above the largest
 /// counter at most. Of several fences at the same moment, the nodes all take up the largest. Each
@@ -98,6 +103,9 @@ impl Quorum {
 
     /// Sets the timeout of a call, `None` for the largest of the nodes' own, or the
     /// [default](super::operation_timeout).
+    ///
+    /// Whatever it is, an answer about a lease counts for 2.5 s. A node that answers later may have lost its data, and others
+    /// may have been granted the name.
     #[must_use]
     pub fn with_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
         let of_nodes = || self.nodes.iter().filter_map(|node| node.features().operation_timeout).max();
@@ -185,6 +193,11 @@ impl Quorum {
         self.features.limit(ttl)
     }
 
+    /// Until when the answers about a lease of `ttl` count.
+    fn until(&self, ttl: Duration) -> Until {
+        Until::after(self.limit(ttl).min(COUNTS))
+    }
+
     /// Time that slow nodes have after a majority has answered about a lease of `ttl`.
     fn node_timeout(&self, ttl: Duration) -> Duration {
         self.node_timeout.unwrap_or_else(|| (ttl / 200).clamp(Duration::from_millis(5), Duration::from_millis(50)))
@@ -192,20 +205,20 @@ impl Quorum {
 
     /// Has a majority agree on a fence. They have granted, and do not agree yet. A mutex needs one round. For other
     /// shares somebody else may be granted in between.
-    async fn confirm(&self, request: &Request, votes: &mut Votes, need: usize, end: Instant) -> Option<Fence> {
+    async fn confirm(&self, request: &Request, votes: &mut Votes, need: usize, until: Until) -> Option<Fence> {
         self.second_rounds.fetch_add(1, Ordering::Relaxed);
         let lease = Arc::new(request.lease());
         let mut headroom = HEADROOM;
         for tries in 0.. {
             if tries > ROUNDS {
                 let most = Duration::from_millis(1 << (tries - ROUNDS).min(5));
-                let _ = timeout_at(end, sleep(most.mul_f64(fastrand::f64()))).await;
+                let _ = timeout_at(until.end, sleep(most.mul_f64(fastrand::f64()))).await;
             }
             let largest = votes.largest()?;
             let above = if request.share == Share::MUTEX { 0 } else { fastrand::u64(1..=headroom) };
             let fence = Fence::from_counter(largest.counter() + above).unwrap_or(largest);
             let ask: Vec<_> = (0..self.nodes.len()).filter(|at| votes.may_hold(*at) && !votes.has(*at, fence)).collect();
-            let mut round = Round::new(end);
+            let mut round = Round::new(until);
             for at in &ask {
                 let (node, lease) = (Arc::clone(&self.nodes[*at]), Arc::clone(&lease));
                 round.ask(*at, async move { node.confirm(&lease, fence).await });
@@ -216,7 +229,7 @@ impl Quorum {
                 votes.confirmed(at, fence, &answer);
                 open.retain(|other| *other != at);
                 if votes.agree(fence, need) {
-                    round.finish(end, |_, _| ());
+                    round.finish(until.end, |_, _| ());
                     return Some(fence);
                 }
                 if votes.largest() > Some(fence) && votes.having(fence) + open.len() < need {
@@ -367,7 +380,8 @@ impl Store for Quorum {
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         let need = self.need(request.share)?;
-        let (began, end) = (Instant::now(), Instant::now() + self.limit(request.ttl));
+        let (began, until) = (Instant::now(), self.until(request.ttl));
+        let end = until.end;
         let _from = request.from.as_ref().map(|from| self.wanted.end_without_release(from));
         let want = request.generated.then(|| self.wanted.by(&request.owner));
         // Nodes have no queues: five of them would serve five waiters.
@@ -375,7 +389,7 @@ impl Store for Quorum {
         let asked = Arc::new(request.clone().with_enqueue(if keeps { Enqueue::Heartbeat } else { Enqueue::No }));
         let mut votes = Votes::new(self.nodes.len());
         let votes_with = |answer: &AcquireReply| !matches!(answer, AcquireReply::Refused { .. });
-        let mut round = Round::new(end).hurrying_after(need, self.node_timeout(request.ttl)).counting(votes_with);
+        let mut round = Round::new(until).hurrying_after(need, self.node_timeout(request.ttl)).counting(votes_with);
         for (at, node) in self.nodes.iter().enumerate() {
             let (node, asked) = (Arc::clone(node), Arc::clone(&asked));
             round.ask(at, async move { node.acquire(&asked).await });
@@ -394,7 +408,7 @@ impl Store for Quorum {
             (Verdict::Granted, false) => Some(None),
             (Verdict::Granted, true) => match votes.agreed(need) {
                 Some(fence) => Some(Some(fence)),
-                None => self.confirm(&asked, &mut votes, need, end).await.map(Some),
+                None => self.confirm(&asked, &mut votes, need, until).await.map(Some),
             },
             _ => None,
         };
@@ -413,11 +427,14 @@ impl Store for Quorum {
         drop(round);
         let is_clear = keeps || self.clear_up(&asked, &votes, end).await;
         let refusal = self.refusal(request, &votes, need, took);
-        if matches!(refusal, Ok(AcquireReply::Refused { .. })) {
-            // The process may end with the answer, and nobody else may ask.
-            let _ = timeout_at(end, join_all(admissions)).await;
+        // The process may end with the answer, and nobody else may ask.
+        let most = if matches!(refusal, Ok(AcquireReply::Refused { .. })) { end } else { Instant::now() + MOMENT };
+        let _ = timeout_at(most.min(end), join_all(admissions)).await;
+        // What may be left of a supplied token at a minority is no share of it: others hold the name, or too few vote.
+        if is_clear || (refusal.is_ok() && votes.last_verdict(need) != Verdict::Granted) {
+            return refusal;
         }
-        if is_clear { refusal } else { Err(votes.error(&request.name, need).maybe_applied()) }
+        Err(votes.error(&request.name, need).maybe_applied())
     }
 
     async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
@@ -428,10 +445,11 @@ impl Store for Quorum {
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         let Some(ttl) = leases.iter().map(|lease| lease.ttl).min() else { return Vec::new() };
-        let end = Instant::now() + self.limit(ttl);
+        let until = self.until(ttl);
+        let end = until.end;
         let asked: Arc<[Lease]> = leases.into();
         let wants: Vec<_> = leases.iter().map(|lease| self.want(lease)).collect();
-        let mut round = Round::new(end);
+        let mut round = Round::new(until);
         for (at, node) in self.nodes.iter().enumerate() {
             let (node, asked) = (Arc::clone(node), Arc::clone(&asked));
             round.ask(at, async move { Ok(node.renew(&asked).await) });
@@ -489,10 +507,10 @@ impl Store for Quorum {
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
         let need = self.need(lease.share)?;
-        let end = Instant::now() + self.limit(lease.ttl);
+        let until = self.until(lease.ttl);
         let want = self.wanted.end(&lease.owner);
         let asked = Arc::new(lease.clone());
-        let mut round = Round::new(end);
+        let mut round = Round::new(until);
         for (at, node) in self.nodes.iter().enumerate() {
             let (node, asked) = (Arc::clone(node), Arc::clone(&asked));
             round.ask(at, async move { node.release(&asked, linger).await });
@@ -510,7 +528,7 @@ impl Store for Quorum {
                 break;
             }
         }
-        round.finish(end, move |at, answer| releasing.released(at, &answer));
+        round.finish(until.end, move |at, answer| releasing.released(at, &answer));
         if tally.yes >= need {
             return Ok(ReleaseReply::Released);
         }
@@ -521,8 +539,7 @@ impl Store for Quorum {
     }
 
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
-        let end = Instant::now() + self.limit(request.ttl);
-        let mut round = Round::new(end).hurrying_after(self.majority(), self.node_timeout(request.ttl));
+        let mut round = Round::new(Until::after(self.limit(request.ttl))).hurrying_after(self.majority(), self.node_timeout(request.ttl));
         for (at, node) in self.nodes.iter().enumerate() {
             let (node, request) = (Arc::clone(node), request.clone());
             round.ask(at, async move { node.watch(&request).await });
@@ -536,8 +553,7 @@ impl Store for Quorum {
     }
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
-        let end = Instant::now() + self.limit(Duration::MAX);
-        let mut round = Round::new(end).hurrying_after(self.majority(), self.node_timeout(Duration::MAX));
+        let mut round = Round::new(Until::after(self.limit(Duration::MAX))).hurrying_after(self.majority(), self.node_timeout(Duration::MAX));
         for (at, node) in self.nodes.iter().enumerate() {
             let (node, name) = (Arc::clone(node), name.cloned());
             round.ask(at, async move { node.inspect(name.as_ref()).await });

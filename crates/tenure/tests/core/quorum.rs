@@ -121,11 +121,12 @@ impl Node for Late {
 
     async fn memory(&self) -> Result<Memory, Error> {
         let left = self.losses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        let lost = |left: usize| Vote::Lost { loss: left.to_string(), since: Duration::ZERO };
-        Ok(Memory { vote: left.map_or(Vote::Given { counter: 0 }, lost), latest_end: Duration::ZERO, is_new: false })
+        let lost = |left: usize| Vote::Lost { loss: left.to_string(), note: String::new() };
+        let vote = left.map_or(Vote::Given { counter: 0 }, lost);
+        Ok(Memory { vote, latest_end: Duration::ZERO, is_new: false, clock: None })
     }
 
-    async fn keep_out(&self, _: &str, _: Duration) -> Result<(), Error> {
+    async fn note(&self, _: &str, _: &str, _: &str) -> Result<(), Error> {
         Ok(())
     }
 
@@ -152,6 +153,44 @@ async fn granted(quorum: &Quorum) -> Request {
 
 async fn release(quorum: &Quorum, request: &Request) {
     assert_eq!(quorum.release(&request.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+}
+
+/// The first node may have lost its data meanwhile, and have been told by the second that no lease stands.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_too_late_does_not_count() {
+    let (nodes, quorum) = three();
+    let quorum = quorum.with_timeout(LONG);
+    let held = granted(&quorum).await;
+    settle().await;
+    nodes[1].renewals.shut_after(0);
+    nodes[2].renewals.shut_after(0);
+    let renewal = async { quorum.renew(&[held.lease()]).await.remove(0) };
+    let (renewed, ()) = tokio::join!(renewal, late(&nodes, |node| &node.renewals));
+    assert!(renewed.is_err_and(|error| error.may_have_been_applied()));
+    release(&quorum, &held).await;
+    nodes[1].acquires.shut_after(0);
+    nodes[2].acquires.shut_after(0);
+    let request = asks();
+    let (granted, ()) = tokio::join!(quorum.acquire(&request), late(&nodes, |node| &node.acquires));
+    assert_eq!(granted.map(drop).unwrap_err().kind(), ErrorKind::Unreachable);
+}
+
+/// Lets the answers of the nodes come after 3 s.
+async fn late(nodes: &[Late], gate: fn(&Late) -> &Gate) {
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    nodes.iter().for_each(|node| gate(node).open());
+}
+
+/// Otherwise nobody could wait for the name while one server is away.
+#[tokio::test(start_paused = true)]
+async fn a_held_name_is_busy_for_a_supplied_token_as_well_while_a_node_is_silent() {
+    let (nodes, quorum) = three();
+    granted(&quorum).await;
+    settle().await;
+    nodes[2].acquires.shut_after(0);
+    let supplied = asks().with_generated(false);
+    let answer = quorum.acquire(&supplied).await;
+    assert!(matches!(answer, Ok(AcquireReply::Busy(_))), "{answer:?}");
 }
 
 /// The connection to one node was just replaced: the acquisition needs a second try there, which comes after the release.

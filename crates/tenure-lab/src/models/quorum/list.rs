@@ -8,7 +8,7 @@ const THREE: Bounds = Bounds { nodes: 3, attempts: 2, ttl: 1, doubles: 0, restar
 const TWICE: Bounds = Bounds { doubles: 1, ..THREE };
 /// Counters disagree from the beginning.
 const AHEAD: Bounds = Bounds { lead: 1, heard: true, ..THREE };
-const FORGETFUL: Bounds = Bounds { restarts: 1, ..THREE };
+const FORGETFUL: Bounds = Bounds { restarts: 1, ttl: 2, ..THREE };
 const OLDER: Bounds = Bounds { copies: true, ..FORGETFUL };
 
 const PROMISES: &[Promise] = &[Promise::OneHolder, Promise::FencesRise, Promise::FencesDiffer];
@@ -90,6 +90,20 @@ pub(in crate::models) fn broken() -> Vec<Model> {
             "quorum-no-wait",
             "a node that lost its data votes at once",
             Rules { waits: false, ..tenure },
+            FORGETFUL,
+            Promise::OneHolder,
+        ),
+        breaks(
+            "quorum-asks-at-once",
+            "a node that lost its data asks the others before all that counts has arrived there",
+            Rules { settles: false, ..tenure },
+            FORGETFUL,
+            Promise::OneHolder,
+        ),
+        breaks(
+            "quorum-late-answers",
+            "an answer counts that comes after a node which lost its data may have asked",
+            Rules { in_time: false, ..tenure },
             FORGETFUL,
             Promise::OneHolder,
         ),

@@ -67,6 +67,13 @@ fn step(quorum: &Quorum, before: &State, action: Action, after: &State) -> Strin
             let node = before.nodes[node].id + 1;
             format!("node {node} comes back with an older copy: {holder} holds, counter {counter}")
         }
+        Action::AskOthers(node) => {
+            let node = &before.nodes[node];
+            match same(after, node).vote {
+                Vote::Kept(ticks @ 1..) => format!("node {} asks the others, and waits {ticks} more", node.id + 1),
+                _ => format!("node {} asks the others: none knows of a lease", node.id + 1),
+            }
+        }
         Action::Admit(node) => {
             let node = &before.nodes[node];
             let counts = if quorum.rules.counts_on { "counts on from" } else { "counts from" };
@@ -85,7 +92,7 @@ fn passes(before: &State, after: &State) -> Story {
         if let (Some(owner), None) = (node.owner, later.owner) {
             lines.push(format!("{}'s lease ends at node {}", client_name(usize::from(owner)), node.id + 1));
         }
-        if node.vote != Vote::Kept(0) && later.vote == Vote::Kept(0) {
+        if matches!(node.vote, Vote::Kept(1..)) && later.vote == Vote::Kept(0) {
             lines.push(format!("node {} has waited long enough", node.id + 1));
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 
+use super::absence::{NEW, Noted, SETTLED};
 use crate::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use crate::{Entry, Error, ErrorKind, Fence, Lease, Name};
 
@@ -36,14 +37,14 @@ pub trait Node: Store {
     /// Returns what the node remembers of the leases that it has granted.
     async fn memory(&self) -> Result<Memory, Error>;
 
-    /// Keeps a node that has lost its data from voting for so long.
+    /// Replaces the note about a loss, if it still says `before`. The node only keeps it.
+    ///
+    /// `loss` and `before` are those of [`Vote::Lost`]. After another loss this does nothing.
+    async fn note(&self, loss: &str, before: &str, note: &str) -> Result<(), Error>;
+
+    /// Lets a node vote again. It counts on from `counter` at least.
     ///
     /// `loss` is the one of [`Vote::Lost`]. After another loss this does nothing.
-    async fn keep_out(&self, loss: &str, wait: Duration) -> Result<(), Error>;
-
-    /// Lets a node vote again that has waited. It counts on from `counter` at least.
-    ///
-    /// `loss` is the one of [`Vote::Waiting`]. After another loss this does nothing.
     async fn admit(&self, loss: &str, counter: u64) -> Result<(), Error>;
 }
 
@@ -67,6 +68,17 @@ pub struct Memory {
     pub latest_end: Duration,
     /// Nobody was ever granted anything there, as far as it remembers.
     pub is_new: bool,
+    /// What its clock said. None for a node that never loses its data.
+    pub clock: Option<Clock>,
+}
+
+/// What the wall clock of a node said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Clock {
+    /// Identifies the run of the node, without a space. The clock of a new run is another clock.
+    pub run: String,
+    /// Time since the Unix epoch.
+    pub time: Duration,
 }
 
 /// Whether a node votes.
@@ -77,50 +89,45 @@ pub enum Vote {
         /// The largest counter of any of them.
         counter: u64,
     },
-    /// It may have lost its data, and nobody knows how long a lease from before can stand.
+    /// It may have lost its data, and does not vote until no lease from before can stand.
     Lost {
         /// Identifies this loss.
         loss: String,
-        /// Time since the loss was found.
-        since: Duration,
-    },
-    /// It may have lost its data, and waits until no lease from before can stand.
-    Waiting {
-        /// Identifies this loss.
-        loss: String,
-        /// Time that is left.
-        left: Duration,
+        /// How long it has waited, and has to, as clients of the quorum [noted](Node::note) it. Empty at first.
+        note: String,
     },
 }
-
-/// Time after which a node that lost its data asks the others: what is under way has arrived there by then.
-pub(super) const SETTLED: Duration = Duration::from_secs(3);
-
-/// How long a node stays out if all nodes of its quorum are new.
-pub(super) const NEW: Duration = Duration::from_secs(30);
 
 impl Memory {
     /// Why a node does not vote, as the end of a sentence about it, and the time after which that may have changed.
     /// None if it votes.
+    ///
+    /// The time is by its own clock. It votes when a majority of the nodes has measured it.
     pub fn kept_out(&self) -> Option<(Duration, String)> {
-        match &self.vote {
-            Vote::Given { .. } => None,
-            Vote::Lost { since, .. } if self.is_new => {
-                let votes = NEW.saturating_sub(*since);
-                let why = format!("is new, or has lost its data: it votes in {votes:.0?} if all servers of the quorum are new");
-                Some((SETTLED.saturating_sub(*since), why))
+        let Vote::Lost { note, .. } = &self.vote else { return None };
+        let noted = Noted::read(note);
+        let waited = noted.waited + noted.passed(self.clock.clone(), 1);
+        let asks = SETTLED.saturating_sub(waited);
+        Some(match noted.wait {
+            None if self.is_new && waited < NEW => {
+                let votes = NEW - waited;
+                (asks, format!("is new, or has lost its data: it votes in {votes:.0?} if all servers of the quorum are new"))
             }
-            Vote::Lost { since, .. } => {
-                let asks = SETTLED.saturating_sub(*since);
+            None if asks.is_zero() => {
+                let why = "has restarted or lost its data, and too few others answer for how long leases from before can stand";
+                (asks, why.to_owned())
+            }
+            None => {
                 let why = format!(
                     "has restarted or lost its data: in {asks:.0?} it asks the others how long leases from before can stand"
                 );
-                Some((asks, why))
+                (asks, why)
             }
-            Vote::Waiting { left, .. } => {
-                Some((*left, format!("has lost its data: it waits for {left:.0?} until no lease from before can stand")))
+            Some(wait) => {
+                let left = wait.saturating_sub(waited);
+                (left, format!("has lost its data: it waits for {left:.0?} until no lease from before can stand"))
             }
-        }
+        })
     }
 }
 
@@ -140,10 +147,10 @@ impl<S: Store> Node for Plain<S> {
     }
 
     async fn memory(&self) -> Result<Memory, Error> {
-        Ok(Memory { vote: Vote::Given { counter: 0 }, latest_end: Duration::ZERO, is_new: false })
+        Ok(Memory { vote: Vote::Given { counter: 0 }, latest_end: Duration::ZERO, is_new: false, clock: None })
     }
 
-    async fn keep_out(&self, _: &str, _: Duration) -> Result<(), Error> {
+    async fn note(&self, _: &str, _: &str, _: &str) -> Result<(), Error> {
         Ok(())
     }
 

@@ -10,7 +10,21 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout_at};
 
-use crate::Error;
+use crate::{BootTime, Error};
+
+/// Until when answers count.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Until {
+    pub(super) end: Instant,
+    /// The same by the clock that goes on while the machine sleeps.
+    real: BootTime,
+}
+
+impl Until {
+    pub(super) fn after(limit: Duration) -> Self {
+        Self { end: Instant::now() + limit, real: BootTime::now() + limit }
+    }
+}
 
 /// The calls of one round, and how long they may take.
 pub(super) struct Round<T> {
@@ -18,7 +32,7 @@ pub(super) struct Round<T> {
     /// Answers that have come and were not looked at.
     answers: VecDeque<(usize, Result<T, Error>)>,
     began: Instant,
-    end: Instant,
+    until: Until,
     /// Answers after which the others have `node_timeout`.
     need: usize,
     node_timeout: Duration,
@@ -27,12 +41,12 @@ pub(super) struct Round<T> {
 }
 
 impl<T: Send + 'static> Round<T> {
-    pub(super) fn new(end: Instant) -> Self {
+    pub(super) fn new(until: Until) -> Self {
         Self {
             calls: FuturesUnordered::new(),
             answers: VecDeque::new(),
             began: Instant::now(),
-            end,
+            until,
             need: usize::MAX,
             node_timeout: Duration::ZERO,
             counts: |_| true,
@@ -62,7 +76,7 @@ impl<T: Send + 'static> Round<T> {
     /// The next answer. None when there are no more, or none in time.
     ///
     /// Every call has begun before the first answer is returned. So at each node it comes before what is
-    /// asked later.
+    /// asked later. An answer that was there too late is none, also where the process was stopped meanwhile.
     pub(super) async fn next(&mut self) -> Option<(usize, Result<T, Error>)> {
         if self.answers.is_empty() {
             let (calls, answers) = (&mut self.calls, &mut self.answers);
@@ -72,7 +86,10 @@ impl<T: Send + 'static> Round<T> {
                 }
                 if answers.is_empty() && !calls.is_empty() { Poll::Pending } else { Poll::Ready(()) }
             });
-            timeout_at(self.end, some).await.ok()?;
+            timeout_at(self.until.end, some).await.ok()?;
+        }
+        if BootTime::now() > self.until.real {
+            return None;
         }
         let answer = self.answers.pop_front()?;
         // An error decides nothing.
@@ -81,7 +98,7 @@ impl<T: Send + 'static> Round<T> {
         if self.need == 0 {
             // As much again as the majority needed, if that is longer: the nodes may be far away.
             let now = Instant::now();
-            self.end = self.end.min(now + self.node_timeout.max(now - self.began));
+            self.until.end = self.until.end.min(now + self.node_timeout.max(now - self.began));
         }
         Some(answer)
     }
@@ -115,7 +132,7 @@ mod tests {
     /// Else a slow node would get an acquisition after its release.
     #[tokio::test]
     async fn every_call_has_begun_before_the_first_answer_is_returned() {
-        let mut round = Round::new(Instant::now() + Duration::from_secs(60));
+        let mut round = Round::new(Until::after(Duration::from_secs(60)));
         let begun = Arc::new(AtomicUsize::new(0));
         for node in 0..5 {
             let begun = Arc::clone(&begun);
@@ -128,13 +145,21 @@ mod tests {
         assert_eq!((begun.load(Ordering::Relaxed), round.pending()), (5, 4));
     }
 
+    /// Its node may have lost its data meanwhile, and have been told that no lease stands.
+    #[tokio::test]
+    async fn an_answer_that_is_looked_at_too_late_does_not_count() {
+        let mut round = Round::new(Until { real: BootTime::now(), ..Until::after(Duration::from_secs(60)) });
+        round.ask(0, async { Ok(()) });
+        assert!(round.next().await.is_none());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_slow_node_has_as_long_again_as_the_majority_needed() {
         let millis = Duration::from_millis;
         for (majority, node_timeout, slow, heard) in
             [(20, 5, 35, true), (20, 5, 45, false), (1, 30, 25, true), (1, 30, 35, false)]
         {
-            let mut round = Round::new(Instant::now() + Duration::from_secs(60)).hurrying_after(2, millis(node_timeout));
+            let mut round = Round::new(Until::after(Duration::from_secs(60))).hurrying_after(2, millis(node_timeout));
             for (node, takes) in [majority, majority, slow].into_iter().enumerate() {
                 round.ask(node, async move {
                     tokio::time::sleep(millis(takes)).await;
@@ -150,7 +175,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn answers_that_do_not_count_hurry_nobody() {
         let mut round =
-            Round::new(Instant::now() + Duration::from_secs(60)).hurrying_after(2, Duration::ZERO).counting(|yes| *yes);
+            Round::new(Until::after(Duration::from_secs(60))).hurrying_after(2, Duration::ZERO).counting(|yes| *yes);
         for (node, (takes, counts)) in [(1, true), (1, false), (500, true)].into_iter().enumerate() {
             round.ask(node, async move {
                 tokio::time::sleep(Duration::from_millis(takes)).await;

@@ -1,0 +1,109 @@
+//! How long a node that has lost its data has waited, and has to.
+//!
+//! Its own clock does not say: a machine may boot with a clock that is behind and is set right later. So the wait is
+//! measured by the clocks of a majority of the nodes, which no minority can move. A client notes at the node what they said.
+//! The next that looks, maybe another process, sees from that how much time has passed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use super::node::Clock;
+
+/// How long after its loss is found a node asks the others: what is under way has arrived there by then.
+pub(super) const SETTLED: Duration = Duration::from_secs(3);
+
+/// How long after its beginning a call about a lease may be answered. A later answer does not count, because the node may
+/// have told another one already what it knew before.
+pub(super) const COUNTS: Duration = Duration::from_millis(2_500);
+
+/// How long a node stays out if all nodes of its quorum are new.
+pub(super) const NEW: Duration = Duration::from_secs(30);
+
+/// What is noted at a node about its loss.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Noted {
+    /// How long it has to wait. None until the others were asked.
+    pub(super) wait: Option<Duration>,
+    /// How long it had waited when this was noted: since its loss was found, or since the others were asked.
+    pub(super) waited: Duration,
+    /// What the clocks of the nodes said then.
+    clocks: BTreeMap<String, Duration>,
+}
+
+impl Noted {
+    pub(super) fn new(wait: Option<Duration>, waited: Duration, clocks: &[Clock]) -> Self {
+        Self { wait, waited, clocks: clocks.iter().map(|clock| (clock.run.clone(), clock.time)).collect() }
+    }
+
+    /// Reads what its [`Display`](fmt::Display) has written. What nobody of ours has written says nothing.
+    pub(super) fn read(note: &str) -> Self {
+        let span = |digits: &str| digits.parse().ok().map(Duration::from_millis);
+        let mut words = note.split(' ');
+        let wait = words.next().and_then(span);
+        let waited = words.next().and_then(span).unwrap_or_default();
+        let clocks = words.filter_map(|word| word.split_once('=')).filter_map(|(run, time)| Some((run.to_owned(), span(time)?)));
+        Self { wait, waited, clocks: clocks.collect() }
+    }
+
+    /// Time since this was noted, by one clock. None if it was not noted, or has been set back.
+    pub(super) fn since(&self, clock: &Clock) -> Option<Duration> {
+        clock.time.checked_sub(*self.clocks.get(&clock.run)?)
+    }
+
+    /// Time since this was noted which `need` of these clocks measured at least.
+    pub(super) fn passed(&self, clocks: impl IntoIterator<Item = Clock>, need: usize) -> Duration {
+        let mut spans: Vec<Duration> = clocks.into_iter().filter_map(|clock| self.since(&clock)).collect();
+        spans.sort_unstable_by_key(|span| std::cmp::Reverse(*span));
+        spans.get(need - 1).copied().unwrap_or_default()
+    }
+
+    /// Whether all of these clocks are noted.
+    pub(super) fn knows(&self, clocks: &[Clock]) -> bool {
+        clocks.iter().all(|clock| self.clocks.contains_key(&clock.run))
+    }
+}
+
+impl fmt::Display for Noted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.wait {
+            Some(wait) => write!(f, "{}", wait.as_millis())?,
+            None => f.write_str("-")?,
+        }
+        write!(f, " {}", self.waited.as_millis())?;
+        self.clocks.iter().try_for_each(|(run, time)| write!(f, " {run}={}", time.as_millis()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clocks<const N: usize>(said: [(&str, u64); N]) -> Vec<Clock> {
+        said.map(|(run, secs)| Clock { run: run.to_owned(), time: Duration::from_secs(secs) }).into()
+    }
+
+    #[test]
+    fn no_minority_of_the_clocks_says_how_much_time_has_passed() {
+        let noted = Noted::new(None, Duration::ZERO, &clocks([("a", 100), ("b", 200), ("c", 300)]));
+        assert_eq!(Noted::read(&noted.to_string()), noted);
+        for (now, secs) in [
+            (clocks([("a", 105), ("b", 205), ("c", 305)]), 5),
+            // One was set, forward or back, or is another run's.
+            (clocks([("a", 9_000), ("b", 205), ("c", 304)]), 5),
+            (clocks([("a", 0), ("b", 205), ("c", 304)]), 4),
+            (clocks([("a'", 9_000), ("b", 205), ("c", 304)]), 4),
+            // One only is left.
+            (clocks([("a", 105), ("b'", 205), ("c'", 304)]), 0),
+        ] {
+            assert_eq!(noted.passed(now.clone(), 2), Duration::from_secs(secs), "{now:?}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_of_ours_has_noted_says_nothing() {
+        for note in ["", "x", "- x a b=c"] {
+            assert_eq!(Noted::read(note), Noted::default(), "{note}");
+        }
+    }
+}
