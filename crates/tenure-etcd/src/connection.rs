@@ -9,7 +9,7 @@ use futures_util::future::{Either, select, try_join_all};
 use futures_util::{StreamExt as _, stream};
 use http::uri::PathAndQuery;
 use prost::Message;
-use tenure::store::Credentials;
+use tenure::store::{Credentials, too_few};
 use tenure::{Error, ErrorKind};
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, timeout_at};
@@ -173,20 +173,27 @@ impl Connection {
         Q: Message + Clone + Default + 'static,
         A: Answer,
     {
-        let mut failed = Failed::unsent(Error::unreachable("there is no member"));
-        for left in (1..=self.members.len()).rev() {
+        let mut failures = Vec::new();
+        for (at, left) in (1..=self.members.len()).rev().enumerate() {
             let share = end.saturating_duration_since(Instant::now()) / u32::try_from(left).unwrap_or(1);
-            match self.call(path, request.clone(), Instant::now() + share).await {
-                // The next one would say so as well.
-                Err(refused) if refused.heard && refused.error.kind() == ErrorKind::Refused => return Err(refused),
-                Err(other) => failed = other,
+            let until = Instant::now() + share;
+            let asked = match self.connect(at, until).await {
+                Ok(_) => self.call(path, request.clone(), until).await,
+                Err(error) => Err(Failed::unsent(error)),
+            };
+            match asked {
+                // The next one would say so as well. Of logins it may know more.
+                Err(refused) if refused.heard && refused.error.kind() == ErrorKind::Refused && !refused.is_no_login() => {
+                    return Err(refused);
+                }
+                Err(failed) => failures.push(failed.error),
                 answer => return answer,
             }
             if let Some(live) = self.present() {
                 self.leave(&live);
             }
         }
-        Err(failed)
+        Err(Failed::unsent(too_few("no member can be used", self.members.len().saturating_sub(1), 0, failures)))
     }
 
     /// Begins a call of several requests or answers.
@@ -260,23 +267,27 @@ impl Connection {
         for tried in 0..self.members.len() {
             let (at, left) = ((first + tried) % self.members.len(), end.saturating_duration_since(Instant::now()));
             let share = left / u32::try_from(self.members.len() - tried).unwrap_or(1);
-            match self.dial(&self.members[at], Instant::now() + share).await {
-                Ok(channel) => {
-                    let mut state = self.state();
-                    state.made += 1;
-                    let live = Live { channel, runtime: Handle::current().id(), number: state.made, at };
-                    state.at = at;
-                    // The earliest one is that of a runtime that has ended, if there are so many.
-                    if state.lives.len() >= RUNTIMES {
-                        state.lives.remove(0);
-                    }
-                    state.lives.push(live.clone());
-                    return Ok(live);
-                }
+            match self.connect(at, Instant::now() + share).await {
+                Ok(live) => return Ok(live),
                 Err(error) => last = Some(error),
             }
         }
         Err(Failed::unsent(last.unwrap_or_else(|| Error::unreachable("there is no member"))))
+    }
+
+    /// Uses this member from now on.
+    async fn connect(&self, at: usize, end: Instant) -> Result<Live, Error> {
+        let channel = self.dial(&self.members[at], end).await?;
+        let mut state = self.state();
+        state.made += 1;
+        let live = Live { channel, runtime: Handle::current().id(), number: state.made, at };
+        state.at = at;
+        // The earliest one is that of a runtime that has ended, if there are so many.
+        if state.lives.len() >= RUNTIMES {
+            state.lives.remove(0);
+        }
+        state.lives.push(live.clone());
+        Ok(live)
     }
 
     async fn dial(&self, member: &Member, end: Instant) -> Result<Channel, Error> {

@@ -163,6 +163,11 @@ impl Failed {
         Self { code: Code::Unavailable, error, leaves: true, heard: false }
     }
 
+    /// A member knows no such user and password. One that was away knows the old ones.
+    pub(crate) fn is_no_login(&self) -> bool {
+        matches!(self.code, Code::InvalidArgument | Code::Unauthenticated)
+    }
+
     /// The token of the login has expired, or the server has forgotten it.
     pub(crate) fn needs_login(&self) -> bool {
         let text = self.error.to_string();

@@ -36,7 +36,7 @@ pub(crate) struct Identity {
 pub(crate) enum Undialled {
     /// The ensemble has ended the session.
     Expired,
-    /// A server refuses the login, or there is none.
+    /// A server refuses the login, or there is none. Others may have failed.
     Refused(Error),
     Failed(io::Error),
 }

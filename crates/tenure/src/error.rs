@@ -164,6 +164,17 @@ impl Error {
         self
     }
 
+    /// Text without the hint.
+    pub(crate) fn reason(&self) -> String {
+        let Inner { what, source, .. } = &*self.0;
+        source.as_ref().map_or_else(|| what.clone(), |source| format!("{what}: {source}"))
+    }
+
+    /// Fix that the text ends with.
+    pub(crate) fn hint(&self) -> Option<&str> {
+        self.0.hint.as_deref()
+    }
+
     /// Returns the part that can be changed. An error that has clones is copied first.
     fn inner(&mut self) -> &mut Inner {
         Arc::make_mut(&mut self.0)
@@ -172,10 +183,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.what)?;
-        if let Some(source) = &self.0.source {
-            write!(f, ": {source}")?;
-        }
+        f.write_str(&self.reason())?;
         if let Some(fix) = &self.0.hint {
             write!(f, "; {fix}")?;
         }

@@ -11,6 +11,7 @@ pub(crate) mod memory;
 pub mod quorum;
 pub mod record;
 mod request;
+mod several;
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use futures_util::stream::BoxStream;
 pub use self::credentials::{Credentials, Login};
 pub use self::features::{Features, operation_timeout};
 pub use self::request::{AcquireReply, Busy, Durable, Enqueue, Grant, Notice, ReleaseReply, RenewReply, Request};
+pub use self::several::too_few;
 use crate::{Entry, Error, Lease, Name};
 
 /// A place where names are held: a Redis, a file, a table.

@@ -106,6 +106,9 @@ fn bad_input_is_told() {
     let table = [
         (format!("postgres://tenure:wrong@{addr}/postgres"), 77, "password"),
         (format!("postgres://tenure@{addr}/postgres"), 77, "TENURE_PASSWORD"),
+        // The other will be back, and may take it.
+        (format!("postgres://tenure:wrong@{addr},127.0.0.1:1/postgres"), 69, "password"),
+        (format!("postgres://tenure:wrong@{addr},localhost:{}/postgres", addr.port()), 77, "password"),
         (format!("postgres://nobody:s3cret@{addr}/postgres"), 77, "does not let this user in"),
         (format!("{login}/nowhere"), 77, "\"nowhere\" does not exist"),
         (format!("{login}/postgres?table=missing"), 74, "CREATE TABLE IF NOT EXISTS \"missing\""),

@@ -88,6 +88,23 @@ fn the_servers_of_a_quorum_are_shown_with_what_keeps_them_out() {
     holder.end();
 }
 
+/// Each report has the time that is left then.
+#[test]
+fn a_wait_for_votes_is_reported_with_the_time_that_is_left() {
+    let (place, (servers, url)) = (Place::new(), quorum_of_five());
+    for server in &servers[..3] {
+        server.cli("FLUSHALL");
+    }
+    let mut run = place.tenure(&["run", "--store", &url, "x", "--", "true"]);
+    let _run = Running::of(run.stderr(File::create(place.path("said")).unwrap()).spawn().unwrap());
+    let left = || -> Vec<u64> {
+        let digits = |line: &str| line.split_once("it waits for ")?.1.split_once('s')?.0.parse().ok();
+        place.read("said").lines().filter_map(digits).collect()
+    };
+    wait_for("two reports", || left().len() >= 2);
+    assert!(left()[0] > left()[1], "{}", place.read("said"));
+}
+
 #[test]
 fn a_killed_holder_is_followed_within_its_ttl() {
     let (place, server) = (Place::new(), RedisServer::start());
@@ -223,6 +240,7 @@ fn each_refusal_has_its_code_and_one_line() {
     server.cli("HSET hash field 1");
     server.cli("SET foreign 1");
     let nowhere = format!("redis://127.0.0.1:{}", tenure_testkit::free_port());
+    let gone = nowhere.trim_start_matches("redis://");
     let good = format!("redis://:pw@127.0.0.1:{port}");
     for (store, name, code, word) in [
         (&*nowhere, "x", 69, "127.0.0.1"),
@@ -233,8 +251,14 @@ fn each_refusal_has_its_code_and_one_line() {
         (&*format!("{good}?nonsense=1"), "x", 64, "nonsense"),
         (&*format!("{good}?scheme=redlock"), "x", 64, "redlock"),
         (&*nowhere.replace("redis", "redis+sentinel"), "x", 64, "no service"),
-        (&*format!("{}/m", nowhere.replace("redis", "redis+sentinel")), "x", 69, "no sentinel answers"),
+        (&*format!("{}/m", nowhere.replace("redis", "redis+sentinel")), "x", 69, "make sure that the sentinels run"),
         (&*format!("redis+sentinel://:hunter2@127.0.0.1:{port}/m"), "x", 77, "no sentinel"),
+        // The others will be back, and may not want that password.
+        (&*format!("redis+sentinel://127.0.0.1:{port},{gone}/m"), "x", 69, "no sentinel"),
+        (&*format!("redis+cluster://:hunter2@127.0.0.1:{port},{gone}"), "x", 69, "password"),
+        (&*format!("quorum+redis://:hunter2@127.0.0.1:{port},{gone},127.0.0.1:1"), "x", 69, "password"),
+        // Those back again are no majority.
+        (&*format!("quorum+redis://:hunter2@127.0.0.1:{port},localhost:{port},{gone}"), "x", 77, "password"),
     ] {
         let mut run = place.tenure(&["run", "-n", name, "--", "touch", "ran"]);
         let ended = Ended::from(Spawned::output(run.env("TENURE_STORE", store)).unwrap());

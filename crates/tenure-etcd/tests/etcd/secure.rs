@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use tenure::store::{Credentials, RenewReply, Store};
 use tenure::{ErrorKind, Locker};
 use tenure_etcd::Options;
-use tenure_testkit::{Certificates, EtcdCluster, Passwords, Proxy, rotation};
+use tenure_testkit::{Certificates, EtcdCluster, Passwords, Proxy, free_port, rotation};
 
 use crate::open;
 use crate::requests::{granted, lease, owner, request};
@@ -61,6 +61,13 @@ async fn a_login_is_made_again_when_its_token_is_forgotten() {
         };
         assert!(error.kind() == ErrorKind::Refused && !error.may_have_been_applied(), "{url}: {error:?}");
         assert!(!error.to_string().contains("wrong"), "{error}");
+    }
+    // The others will be back. One that was away knows the old password for a while.
+    let [gone, lost] = [free_port(), free_port()];
+    for members in [format!("{at},127.0.0.1:{gone},127.0.0.1:{lost}"), format!("127.0.0.1:{gone},{at},127.0.0.1:{lost}")] {
+        let error = Options::parse(&format!("etcd://app:wrong@{members}")).unwrap().open().await.unwrap_err();
+        let text = error.to_string();
+        assert!(error.kind() == ErrorKind::Unreachable && text.contains("password") && text.contains("cannot connect"), "{text}");
     }
 }
 

@@ -16,7 +16,7 @@ use futures_util::future::join;
 use futures_util::stream::{BoxStream, FuturesUnordered};
 use redis::{RedisError, Value};
 use tenure::store::quorum::{Clock, Confirmed, Memory, Node, Vote};
-use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store, too_few};
 use tenure::{Entry, Error, ErrorKind, Fence, Lease, Name, Owner};
 use tokio::time::{Instant, timeout_at};
 
@@ -199,7 +199,7 @@ pub(crate) async fn first_contact(nodes: Vec<Arc<RedisNode>>) -> Result<(), Erro
     let end = Instant::now() + FIRST_CONTACT;
     let mut first: FuturesUnordered<_> =
         nodes.into_iter().map(|node| async move { node.enter(end).await.map_err(|error| error.context(&node)) }).collect();
-    let (all, mut answered, mut error) = (first.len(), 0, None);
+    let (all, mut answered, mut failures) = (first.len(), 0, Vec::new());
     let majority = all / 2 + 1;
     while answered < all {
         // Once there is a majority, the others have a moment. They go on connecting with the first call.
@@ -207,15 +207,15 @@ pub(crate) async fn first_contact(nodes: Vec<Arc<RedisNode>>) -> Result<(), Erro
         match timeout_at(wait, first.next()).await {
             Ok(Some(Ok(_))) => answered += 1,
             Ok(Some(Err(failed))) if failed.kind() == ErrorKind::Invalid => return Err(failed),
-            Ok(Some(Err(failed))) => error = error.filter(|error: &Error| !error.is_transient()).or(Some(failed)),
-            Ok(None) | Err(_) if answered >= majority => break,
-            Ok(None) | Err(_) => {
-                let none = || Error::unreachable(format!("{answered} of the {all} nodes of the quorum answer"));
-                return Err(error.unwrap_or_else(none));
-            }
+            Ok(Some(Err(failed))) => failures.push(failed),
+            Ok(None) | Err(_) => break,
         }
     }
-    Ok(())
+    if answered >= majority {
+        return Ok(());
+    }
+    let what = format!("{answered} of the {all} nodes of the quorum answer, and {majority} are needed");
+    Err(too_few(what, all - majority, first.len(), failures))
 }
 
 /// Why a request has no answer.

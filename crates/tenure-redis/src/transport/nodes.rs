@@ -13,6 +13,7 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use redis::{ConnectionAddr, RedisError, Value};
 use tenure::Error;
+use tenure::store::too_few;
 use tokio::time::{Instant, timeout_at};
 
 use crate::transport::commands::{ASKING, Commands};
@@ -194,7 +195,7 @@ impl Nodes {
             told.and_then(|told| map_of(told.answers, &at)).map_err(|error| error.context(&at))
         };
         let mut asked: FuturesUnordered<_> = nodes.into_iter().map(ask).collect();
-        let mut error = None;
+        let (spare, mut failures) = (asked.len().saturating_sub(1), Vec::new());
         while let Ok(Some(told)) = timeout_at(end, asked.next()).await {
             match told {
                 Ok(map) => {
@@ -204,10 +205,11 @@ impl Nodes {
                     }
                     end = end.min(Instant::now() + PACE);
                 }
-                Err(failed) => error = error.filter(|error: &Error| !error.is_transient()).or(Some(failed)),
+                Err(failed) => failures.push(failed),
             }
         }
-        error.map_or(Ok(()), Err)
+        let has_map = failures.len() + asked.len() <= spare;
+        if has_map { Ok(()) } else { Err(too_few("no node of the cluster names the others", spare, asked.len(), failures)) }
     }
 
     fn learn(&self, Map { ranges, others }: Map) -> Result<(), Error> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::{ConnectionAddr, ProtocolVersion, RedisError, RedisResult, Value, cmd, pipe};
-use tenure::store::Login;
+use tenure::store::{Login, too_few};
 use tenure::{Error, ErrorKind, Owner};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
@@ -79,8 +79,8 @@ impl Sentinels {
     /// epoch when a majority has answered, or a moment after the first.
     ///
     /// # Errors
-    /// [`Refused`](ErrorKind::Refused) if the sentinels do not know the service, refuse the login,
-    /// or are none; [`Unreachable`](ErrorKind::Unreachable) if none of them answers before `end`.
+    /// [`Refused`](ErrorKind::Refused) if none of the sentinels knows the service, takes the login,
+    /// or is one; [`Unreachable`](ErrorKind::Unreachable) if any of them does not answer before `end`.
     pub(crate) async fn master(&self, end: Instant) -> Result<Master, Error> {
         let ask = |(at, (shown, peer)): (usize, &(String, Peer))| {
             let (shown, peer) = (shown.clone(), peer.clone());
@@ -92,11 +92,14 @@ impl Sentinels {
             match answer {
                 Ok(named) => {
                     answered += 1;
-                    if let Some(named) = named {
-                        until = until.min(Instant::now() + GRACE);
-                        if best.as_ref().is_none_or(|(other, _)| other.0 < named.0) {
-                            best = Some((named, at));
+                    match named {
+                        Some(named) => {
+                            until = until.min(Instant::now() + GRACE);
+                            if best.as_ref().is_none_or(|(other, _)| other.0 < named.0) {
+                                best = Some((named, at));
+                            }
                         }
+                        None => failures.push(self.unknown_to(&self.asked[at].0)),
                     }
                     if best.is_some() && answered > self.asked.len() / 2 {
                         break;
@@ -105,8 +108,12 @@ impl Sentinels {
                 Err(error) => failures.push(error),
             }
         }
+        let silent = asking.len();
         drop(asking);
-        let Some(((epoch, host, port), named_by)) = best else { return Err(self.nobody(answered, &failures)) };
+        let Some(((epoch, host, port), named_by)) = best else {
+            let what = format!("no sentinel names the master of {:?}", self.service);
+            return Err(too_few(what, self.asked.len() - 1, silent, failures));
+        };
         let address = match self.servers.info().addr() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
                 ConnectionAddr::TcpTls { host: host.clone(), port, insecure: *insecure, tls_params: tls_params.clone() }
@@ -117,24 +124,10 @@ impl Sentinels {
         Ok(Master { peer, host, port, epoch, named_by })
     }
 
-    /// The error of a group in which no sentinel names a master.
-    fn nobody(&self, answered: usize, failures: &[Error]) -> Error {
-        let service = &self.service;
-        if answered > 0 {
-            let asked: Vec<&str> = self.asked.iter().map(|(shown, _)| shown.as_str()).collect();
-            let what = format!("the sentinels {} know no service {service:?}", asked.join(", "));
-            return Error::refused(what)
-                .with_hint("write the name that `sentinel monitor` gives it, as in redis+sentinel://host,host,host/mymaster");
-        }
-        // One that answers what may change soon says more than one that is silent.
-        let is_answer = |error: &&Error| error.kind() == ErrorKind::Unavailable;
-        if let Some(refusal) = failures.iter().find(|error| !error.is_transient()).or_else(|| failures.iter().find(is_answer)) {
-            return refusal.clone();
-        }
-        let why: Vec<String> = failures.iter().map(Error::to_string).collect();
-        let why = if why.is_empty() { "none of them answered in time".to_owned() } else { why.join(", ") };
-        Error::unreachable(format!("no sentinel answers for the service {service:?}: {why}"))
-            .with_hint("make sure that the sentinels run and can be reached from here")
+    /// The answer of a sentinel that does not know the service. Another one may.
+    fn unknown_to(&self, shown: &str) -> Error {
+        Error::refused(format!("the sentinel {shown} knows no service {:?}", self.service))
+            .with_hint("write the name that `sentinel monitor` gives it, as in redis+sentinel://host,host,host/mymaster")
     }
 
     /// Asks one sentinel. None if it does not know the service.
@@ -278,7 +271,8 @@ fn not_asked(shown: &str, error: &RedisError) -> Error {
         return Error::refused(format!("{shown} is a server and no sentinel")).with_hint(fix);
     }
     if translated.is_transient() && error.code().is_none() {
-        return Error::unreachable(format!("{shown}: {error}"));
+        return Error::unreachable(format!("{shown}: {error}"))
+            .with_hint("make sure that the sentinels run and can be reached from here");
     }
     translated.context(format_args!("the sentinel {shown}"))
 }

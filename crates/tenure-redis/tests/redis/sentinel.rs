@@ -202,7 +202,13 @@ async fn what_is_wrong_is_named() {
     let sentinel = sentinel_of(server.addr());
     let (one, other) = (sentinel.port(), free_port());
     for (url, kind, why) in [
-        (format!("127.0.0.1:{one}/nobody"), ErrorKind::Refused, vec![format!("127.0.0.1:{one} know no service \"nobody\"")]),
+        (format!("127.0.0.1:{one}/nobody"), ErrorKind::Refused, vec![format!("127.0.0.1:{one} knows no service \"nobody\"")]),
+        // The other may know it.
+        (
+            format!("127.0.0.1:{one},127.0.0.1:{other}/nobody"),
+            ErrorKind::Unreachable,
+            vec![format!("127.0.0.1:{one} knows no service \"nobody\""), format!("127.0.0.1:{other}")],
+        ),
         (
             format!("127.0.0.1:{}/mymaster", server.port()),
             ErrorKind::Refused,
@@ -211,7 +217,7 @@ async fn what_is_wrong_is_named() {
         (
             format!("127.0.0.1:{other}/mymaster"),
             ErrorKind::Unreachable,
-            vec!["no sentinel answers".into(), format!("127.0.0.1:{other}")],
+            vec!["make sure that the sentinels run".into(), format!("127.0.0.1:{other}")],
         ),
     ] {
         let error = refused(&format!("redis+sentinel://{url}")).await;

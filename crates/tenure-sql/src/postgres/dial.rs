@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 use rustls::ClientConfig;
-use tenure::store::Login;
+use tenure::Error;
 use tenure::store::record::Listeners;
-use tenure::{Error, ErrorKind};
+use tenure::store::{Login, too_few};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
@@ -37,8 +37,8 @@ pub(super) async fn open(
     tls: Option<&Arc<ClientConfig>>,
     create: bool,
 ) -> Result<Link<Client>, Error> {
-    let mut failed: Option<Error> = None;
-    for (at, host) in config.get_hosts().iter().enumerate() {
+    let (hosts, mut failures) = (config.get_hosts(), Vec::new());
+    for (at, host) in hosts.iter().enumerate() {
         // A unix socket has no TLS.
         let (config, tls) = match (tls, host) {
             (Some(tls), Host::Tcp(name)) => (config.clone(), Some((tls.clone(), name.clone()))),
@@ -47,11 +47,11 @@ pub(super) async fn open(
         let port = port_of(&config, at);
         match contact(how, (config, tls), host, port, create).await {
             Ok(link) => return Ok(link),
-            // A server that answers says more than one that does not.
-            Err(error) => failed = Some(failed.filter(|known| known.kind() != ErrorKind::Unreachable).unwrap_or(error)),
+            Err(error) if hosts.len() > 1 => failures.push(error.context(shown(host, port))),
+            Err(error) => return Err(error),
         }
     }
-    Err(failed.unwrap_or_else(|| Error::invalid("the store URL has no host")))
+    Err(too_few("no server of the URL can be used", hosts.len().saturating_sub(1), 0, failures))
 }
 
 fn port_of(config: &Config, at: usize) -> u16 {
@@ -61,8 +61,7 @@ fn port_of(config: &Config, at: usize) -> u16 {
 
 async fn contact(how: &How, terms: Terms, host: &Host, port: u16, create: bool) -> Result<Link<Client>, Error> {
     let shown = shown(host, port);
-    let unreachable =
-        |error: io::Error| Error::unreachable(format!("the server at {} cannot be reached: {error}", self::shown(host, port)));
+    let unreachable = |error: io::Error| Error::unreachable(format!("the server cannot be reached: {error}"));
     let attempt = |Login { user, password }| {
         let (mut config, tls) = terms.clone();
         async move {

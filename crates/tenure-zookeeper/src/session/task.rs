@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tenure::BootTime;
-use tenure::store::Login;
+use tenure::store::{Login, too_few};
+use tenure::{BootTime, Error};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
@@ -20,7 +20,7 @@ use crate::wire::{EXISTS, Frame, Reading, XID_EVENT, XID_PING};
 /// Pause between two rounds of servers of which none answered.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Connects to the first server that answers.
+/// Connects to the first server that takes the login.
 pub(super) async fn dial(
     how: &How,
     identity: &mut Identity,
@@ -28,7 +28,7 @@ pub(super) async fn dial(
     end: Instant,
     at: &mut usize,
 ) -> Result<(Link, Duration), Undialled> {
-    let mut last = Undialled::Failed(std::io::ErrorKind::TimedOut.into());
+    let (mut last, mut refusals) = (std::io::ErrorKind::TimedOut.into(), Vec::new());
     for left in (1..=how.hosts.len()).rev() {
         let now = Instant::now();
         let part = end.saturating_duration_since(now) / u32::try_from(left).unwrap_or(u32::MAX);
@@ -42,16 +42,27 @@ pub(super) async fn dial(
             }
         };
         match how.credentials.log_in_with(Undialled::refusal, attempt).await {
-            Err(Undialled::Failed(error)) => last = Undialled::Failed(error),
             Ok((dialled, known)) => {
                 *identity = known;
                 return Ok(dialled);
             }
-            Err(refused) => return Err(refused),
+            Err(Undialled::Expired) => return Err(Undialled::Expired),
+            Err(Undialled::Refused(error)) => refusals.push(error.context(format_args!("{}:{}", host.name, host.port))),
+            Err(Undialled::Failed(error)) => last = error,
         }
         *at += 1;
     }
-    Err(last)
+    let (all, refused) = (how.hosts.len(), refusals.len());
+    if refused == 0 {
+        return Err(Undialled::Failed(last));
+    }
+    let silent = (refused < all).then(|| Error::unreachable(last.to_string()));
+    Err(Undialled::Refused(too_few(
+        "no server can be used",
+        all - 1,
+        (all - refused).saturating_sub(1),
+        refusals.into_iter().chain(silent),
+    )))
 }
 
 pub(super) struct Task {

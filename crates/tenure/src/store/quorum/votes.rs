@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::node::Confirmed;
 use super::verdict::{Count, Verdict};
-use crate::store::AcquireReply;
-use crate::{Error, ErrorKind, Fence, Holder, Name};
+use crate::store::{AcquireReply, too_few};
+use crate::{Error, Fence, Holder, Name};
 
 /// The answer of one node.
 #[derive(Clone, Debug)]
@@ -172,39 +172,18 @@ impl Votes {
     /// Why no majority has decided. The error is one whose nodes, and those with worse ones, leave too few.
     pub(super) fn error(&self, name: &Name, need: usize) -> Error {
         let nodes = self.nodes.len();
-        let granted = self.holders();
-        let why = format!("{granted} of {nodes} nodes granted {name:?}, and {need} are needed");
-        // A node that has not answered has no error.
-        let failures = self.nodes.iter().filter_map(|vote| match vote {
-            Vote::Pending => Some(None),
-            Vote::Failed(error) => Some(Some(error)),
-            _ => None,
-        });
-        let mut errors: Vec<Option<&Error>> = failures.collect();
-        errors.sort_by_key(|error| std::cmp::Reverse(hardness(*error)));
-        let decides = errors.get((nodes - need).min(errors.len().saturating_sub(1))).copied().flatten();
-        let may_hold = (0..nodes).any(|at| self.may_hold(at));
-        let error = match decides {
-            Some(decides) => Error::new(decides.kind(), why).with_source(decides.clone()),
-            None => Error::unreachable(why),
-        };
-        if may_hold { error.maybe_applied() } else { error }
-    }
-}
-
-/// Rank of an error: the least for what is over soonest, the largest for what a person has to mend.
-fn hardness(error: Option<&Error>) -> u8 {
-    match error.map(Error::kind) {
-        Some(ErrorKind::Overloaded) => 0,
-        Some(ErrorKind::Unavailable) => 1,
-        Some(ErrorKind::Unreachable) | None => 2,
-        Some(_) => 3,
+        let failures =
+            self.nodes.iter().filter_map(|vote| if let Vote::Failed(error) = vote { Some(error.clone()) } else { None });
+        let why = format!("{} of {nodes} nodes granted {name:?}, and {need} are needed", self.holders());
+        let error = too_few(why, nodes - need, self.count().pending, failures);
+        if (0..nodes).any(|at| self.may_hold(at)) { error.maybe_applied() } else { error }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ErrorKind;
     use crate::store::Grant;
 
     const fn granted(counter: u64) -> AcquireReply {
