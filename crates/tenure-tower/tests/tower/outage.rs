@@ -149,6 +149,27 @@ async fn a_store_that_refuses_is_never_passed_by() {
     assert_eq!(server.cli("TYPE t:7"), "list");
 }
 
+/// It answers, and serves nobody.
+#[tokio::test]
+async fn a_quorum_that_does_not_vote_is_an_outage() {
+    let servers = [(); 3].map(|()| RedisServer::start());
+    let hosts = servers.each_ref().map(|server| server.addr().to_string()).join(",");
+    let quorum = tenure_redis::Options::parse(&format!("quorum+redis://{hosts}")).unwrap().quorum().await.unwrap();
+    quorum.admit().await.unwrap();
+    let layer = |on_outage| LockLayer::builder(Locker::new(quorum.clone()), "t", Key::header(KEY), on_outage).build().unwrap();
+    let (closed, open) = (layer(OnOutage::FailClosed), layer(OnOutage::FailOpen));
+    assert_eq!(send(&locked(&closed, &Handler::open()), request("7")).await.status, 200);
+    for server in &servers[..2] {
+        server.cli("FLUSHALL");
+    }
+    // The first one may find its connections closed.
+    for _ in 0..3 {
+        assert_eq!(send(&locked(&closed, &Handler::open()), request("8")).await.reason(), "store-unavailable");
+        let unlocked = send(&locked(&open, &Handler::open()), request("8")).await;
+        assert_eq!((unlocked.status.as_u16(), unlocked.fence()), (200, None), "{unlocked:?}");
+    }
+}
+
 /// Somebody has locked the row of a key, so nobody knows whether another request has it. Others are served.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_row_of_a_database_is_never_passed_by() {

@@ -100,8 +100,8 @@ impl Locker {
         &self.core.session.store
     }
 
-    /// When the store last answered an acquisition, busy or granted, or a release of this locker. Renewals do not count.
-    /// `None` before the first answer.
+    /// When the store last answered an acquisition, busy or granted, or a release of this locker. Renewals do not count, and
+    /// neither does a quorum that does not vote. `None` before the first answer.
     pub fn last_served(&self) -> Option<BootTime> {
         self.core.session.last_served()
     }

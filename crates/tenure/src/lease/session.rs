@@ -16,7 +16,7 @@ pub(crate) struct Session {
     pub(crate) watchdog: Watchdog,
     /// The store has answered once. From then on a wait rides out its outages.
     answered: AtomicBool,
-    /// When an acquisition or a release was last answered, in nanoseconds since boot; 0 before the first one.
+    /// When an acquisition or a release was last served, in nanoseconds since boot; 0 before the first one.
     served: AtomicU64,
     /// The only process that can use it: the one that opened the store, or else made this.
     process: u32,
@@ -49,7 +49,7 @@ impl Session {
         self.served.fetch_max(nanos, Ordering::Relaxed);
     }
 
-    /// When the store last answered an acquisition or a release.
+    /// When the store last served an acquisition or a release: it granted, was busy, or released.
     pub(crate) fn last_served(&self) -> Option<BootTime> {
         let nanos = self.served.load(Ordering::Relaxed);
         (nanos > 0).then(|| BootTime::from_boot(Duration::from_nanos(nanos)))
@@ -78,13 +78,23 @@ impl Session {
 
     /// Sends one request.
     pub(crate) async fn attempt(&self, request: &Request) -> Result<AcquireReply, Error> {
-        self.call(request.ttl, self.store.acquire(request)).await.inspect(|_| self.note_served())
+        let answer = self.call(request.ttl, self.store.acquire(request)).await?;
+        // A quorum that does not vote serves nobody.
+        if !matches!(answer, AcquireReply::Refused { .. }) {
+            self.note_served();
+        }
+        Ok(answer)
     }
 
     /// Sends requests for several names, all or nothing.
     pub(crate) async fn attempt_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
         let ttl = requests.iter().map(|request| request.ttl).min().unwrap_or_default();
-        self.call(ttl, self.store.acquire_all(requests)).await.inspect(|_| self.note_served())
+        let granted = self.call(ttl, self.store.acquire_all(requests)).await?;
+        // Without a grant, nobody may have been asked.
+        if granted.is_some() {
+            self.note_served();
+        }
+        Ok(granted)
     }
 
     /// Asks for a release.
