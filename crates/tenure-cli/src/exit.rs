@@ -43,12 +43,14 @@ pub(crate) struct Failure {
     pub(crate) text: Option<String>,
     /// The signal that ended us, if one did.
     pub(crate) signal: Option<i32>,
+    /// The store is there, and says that it cannot serve now.
+    pub(crate) is_answer: bool,
 }
 
 impl Failure {
     /// A failure with a message of the form "what, why; fix".
     pub(crate) fn new(code: u8, text: impl Into<String>) -> Self {
-        Self { code, text: Some(text.into()), signal: None }
+        Self { code, text: Some(text.into()), signal: None, is_answer: false }
     }
 
     /// Something that the user must write differently.
@@ -58,7 +60,7 @@ impl Failure {
 
     /// A failure whose message was printed before.
     pub(crate) fn told(code: u8) -> Self {
-        Self { code, text: None, signal: None }
+        Self { text: None, ..Self::new(code, "") }
     }
 
     /// The same, with more that is true of it.
@@ -69,13 +71,14 @@ impl Failure {
 
     /// The end by a signal. Its sender knows of it.
     pub(crate) fn signalled(signal: i32) -> Self {
-        Self { code: by_signal(signal), text: None, signal: Some(signal) }
+        Self { signal: Some(signal), ..Self::told(by_signal(signal)) }
     }
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::new(code_of(&error), error.to_string())
+        let is_answer = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Overloaded);
+        Self { is_answer, ..Self::new(code_of(&error), error.to_string()) }
     }
 }
 

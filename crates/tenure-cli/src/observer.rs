@@ -43,11 +43,11 @@ impl Observer {
                 drop(voice.detail_aside(format_args!("{what}: {text}")));
                 heard.lock().unwrap_or_else(PoisonError::into_inner).holder = Some(text);
             }
-            Waiting::Outage(error) => {
+            Waiting::Outage(error) | Waiting::OutageGoesOn(error) => {
                 let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
                 // The holder may have changed when the store serves again.
                 heard.holder = None;
-                if let Some(lasting) = heard.outage.failed(error.to_string(), BootTime::now()) {
+                if let Some(lasting) = heard.outage.failed(&error.to_string(), BootTime::now()) {
                     drop(voice.say_aside(format_args!("the store does not serve us{lasting}, {error}; waiting goes on")));
                 }
             }
@@ -66,13 +66,5 @@ impl Observer {
             drop(self.voice.say_aside(format_args!("{}: {holder}", self.what)));
         }
         holder.is_some()
-    }
-
-    /// Says again what is wrong, if that is due.
-    pub(crate) fn say_outage_again(&self) {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((lasting, why)) = heard.outage.again(BootTime::now()) {
-            drop(self.voice.say_aside(format_args!("the store does not serve us{lasting}, {why}; waiting goes on")));
-        }
     }
 }

@@ -15,8 +15,7 @@ pub(crate) struct Outage(Option<Told>);
 #[derive(Debug)]
 struct Told {
     since: BootTime,
-    /// The last reason, and all that were reported since the outage began.
-    why: String,
+    /// The reasons that were reported since the outage began.
     known: Vec<String>,
     pause: Duration,
     next: BootTime,
@@ -25,25 +24,20 @@ struct Told {
 impl Outage {
     /// Notes a failure. Returns how long the outage has lasted if the reason was not reported yet, or
     /// another report is due.
-    pub(crate) fn failed(&mut self, why: String, now: BootTime) -> Option<Lasting> {
-        let begin = || Told { since: now, why: String::new(), known: Vec::new(), pause: AGAIN.0, next: now + AGAIN.0 };
+    pub(crate) fn failed(&mut self, why: &str, now: BootTime) -> Option<Lasting> {
+        let begin = || Told { since: now, known: Vec::new(), pause: AGAIN.0, next: now + AGAIN.0 };
         let told = self.0.get_or_insert_with(begin);
         // Times that are left change with each answer.
         let reason = why.replace(|c: char| c.is_ascii_digit(), "");
-        told.why = why;
-        if told.known.contains(&reason) {
-            return self.again(now).map(|(lasting, _)| lasting);
+        if !told.known.contains(&reason) {
+            told.known.push(reason);
+        } else if now >= told.next {
+            told.pause = (told.pause * 2).min(AGAIN.1);
+            told.next = now + told.pause;
+        } else {
+            return None;
         }
-        told.known.push(reason);
         Some(Lasting(now.since(told.since)))
-    }
-
-    /// How long it has lasted and why, if another report is due.
-    pub(crate) fn again(&mut self, now: BootTime) -> Option<(Lasting, &str)> {
-        let told = self.0.as_mut().filter(|told| now >= told.next)?;
-        told.pause = (told.pause * 2).min(AGAIN.1);
-        told.next = now + told.pause;
-        Some((Lasting(now.since(told.since)), &told.why))
     }
 
     /// Notes that the store serves us. Whether there was an outage.
@@ -75,13 +69,13 @@ mod tests {
         for second in 0..3_600 {
             // Two reasons in turn, of which one has a number in it.
             let why = if second % 2 == 0 { format!("{second} s are left") } else { "no connection".to_owned() };
-            if outage.failed(why, BootTime::from_boot(Duration::from_secs(second))).is_some() {
+            if outage.failed(&why, BootTime::from_boot(Duration::from_secs(second))).is_some() {
                 told.push(second);
             }
         }
         assert_eq!(told, [0, 1, 5, 15, 35, 75, 155, 315, 635, 1_235, 1_835, 2_435, 3_035]);
         let now = BootTime::from_boot(Duration::from_secs(3_600));
-        assert_eq!(outage.failed("read-only".to_owned(), now).map(|lasting| lasting.to_string()), Some(" for 1h".to_owned()));
-        assert!(outage.is_over() && !outage.is_over() && outage.again(now).is_none());
+        assert_eq!(outage.failed("read-only", now).map(|lasting| lasting.to_string()), Some(" for 1h".to_owned()));
+        assert!(outage.is_over() && !outage.is_over());
     }
 }

@@ -100,12 +100,12 @@ impl<'a> Plan<'a> {
     /// Opens the store. One that gives no answer is asked again: at boot, a command may come before
     /// its server.
     async fn contact(&self, started: BootTime) -> Result<LockerBuilder, Failure> {
-        let limit = self.wait().unwrap_or(FIRST_CONTACT);
         let (mut pause, mut outage, voice) = (PAUSE.0, Outage::default(), self.settings.voice);
+        let mut limit = if self.is_patient { None } else { Some(self.wait().unwrap_or(FIRST_CONTACT)) };
+        let left = |limit: Option<Duration>| limit.map(|limit| limit.saturating_sub(BootTime::now().since(started)));
         loop {
-            let left = self.left(limit, started);
-            // One operation longer than the wait, and without one as long as an answer may take.
-            let patience = if limit.is_zero() || self.is_patient { FIRST_CONTACT } else { left + PAUSE.1 };
+            // One operation longer than the wait, and as long as an answer may take.
+            let patience = left(limit).filter(|left| !left.is_zero()).unwrap_or(FIRST_CONTACT) + PAUSE.1;
             let opened = match timeout(patience, store::open(self.settings)).await {
                 Ok(Err(failure)) if failure.code == UNREACHABLE => failure,
                 Ok(opened) => {
@@ -114,29 +114,27 @@ impl<'a> Plan<'a> {
                     }
                     return opened;
                 }
-                Err(_) => Failure::new(UNREACHABLE, format!("the store gave no answer within {}", format_duration(limit))),
+                Err(_) => Failure::new(UNREACHABLE, format!("the store gave no answer within {}", format_duration(patience))),
             };
-            let left = self.left(limit, started);
-            if left.is_zero() {
+            if opened.is_answer && self.wait().is_none() {
+                // The store is there. Its name was no mistake.
+                limit = None;
+            }
+            let left = left(limit);
+            if left.is_some_and(|left| left.is_zero()) {
                 return Err(opened);
             }
             let why = opened.text.unwrap_or_default();
-            if let Some(lasting) = outage.failed(why.clone(), BootTime::now()) {
-                let trying = if self.is_patient {
-                    format!("trying again{lasting} now")
-                } else {
-                    format!("trying again for {}", format_duration(left))
-                };
+            if let Some(lasting) = outage.failed(&why, BootTime::now()) {
+                let trying = left.map_or_else(
+                    || format!("trying again{lasting} now"),
+                    |left| format!("trying again for {}", format_duration(left)),
+                );
                 drop(voice.say_aside(format_args!("{why}; {trying}")));
             }
-            sleep(pause.min(left)).await;
+            sleep(left.map_or(pause, |left| pause.min(left))).await;
             pause = (pause * 2).min(PAUSE.1);
         }
-    }
-
-    /// Time left for the first contact. A candidate tries for ever.
-    fn left(&self, limit: Duration, started: BootTime) -> Duration {
-        if self.is_patient { Duration::MAX } else { limit.saturating_sub(BootTime::now().since(started)) }
     }
 
     /// Takes the lock in a store that is open, unless a signal ends the wait that began at
@@ -157,7 +155,6 @@ impl<'a> Plan<'a> {
                     () = &mut silence => {
                         // A store that is slow to answer has not said yet for whom.
                         told |= !told && observer.say_who_holds();
-                        observer.say_outage_again();
                         silence.set(sleep(SILENCE));
                     }
                 }

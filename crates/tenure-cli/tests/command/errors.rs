@@ -9,16 +9,15 @@ use tenure_testkit::{RedisServer, patient};
 
 use crate::common::{Place, Running, assert_one_line, wait_for};
 
-/// A fault that ends by itself ends no wait before its limit, and no candidate. `word` is in what is said of it. `at_first`: it
-/// is there at first contact, for which a wait without a limit has 5 s.
-fn is_waited_for(place: &Place, url: &str, word: &str, at_first: bool, mend: impl FnOnce()) {
+/// A fault that ends by itself ends no wait before its limit, and no candidate. `word` is in what is said of it. It may be there
+/// at first contact: the 5 s of that are for a store that gives no answer.
+fn is_waited_for(place: &Place, url: &str, word: &str, mend: impl FnOnce()) {
     let said = |who: &str| place.read(&format!("{word}-{who}"));
     let started = |who: &str, args: &[&str]| {
         let file = File::create(place.path(&format!("{word}-{who}"))).unwrap();
         Running::of(place.tenure(&[&[args[0], "--store", url], &args[1..]].concat()).stderr(file).spawn().unwrap())
     };
-    let limit: &[&str] = if at_first { &["-w", "10m"] } else { &[] };
-    let mut waits = started("run", &[&["run"], limit, &["x", "--", "true"]].concat());
+    let mut waits = started("run", &["run", "x", "--", "true"]);
     let mut leads = started("lead", &["lead", "led", "--", "sh", "-c", "echo > led; sleep 600"]);
     for limit in [&["-n"][..], &["-w", "6s"]] {
         let ended = place.output(&[&["run", "--store", url], limit, &["x", "--", "touch", "ran"]].concat());
@@ -56,11 +55,11 @@ fn a_redis_that_cannot_serve_now_is_waited_for() {
     let server = slow.into_iter().fold(RedisServer::builder(), |builder, (name, value)| builder.arg(name, value)).start();
     let url = patient(&server.url(), "10s");
     server.cli("REPLICAOF 127.0.0.1 1");
-    is_waited_for(&place, &url, "READONLY", false, || drop(server.cli("REPLICAOF NO ONE")));
+    is_waited_for(&place, &url, "READONLY", || drop(server.cli("REPLICAOF NO ONE")));
     server.command(&["EVAL", "for i = 1, 2000 do redis.call('SET', i, string.rep('x', 1500)) end", "0"]);
     server.cli("SAVE");
     server.restart();
-    is_waited_for(&place, &url, "LOADING", true, || drop(server.cli("CONFIG SET key-load-delay 0")));
+    is_waited_for(&place, &url, "LOADING", || drop(server.cli("CONFIG SET key-load-delay 0")));
     server.cli("ACL SETUSER modest on >pw ~* &* +@all -eval -evalsha -fcall -multi");
     ends_all(&place, &server.url().replacen("://", "://modest:pw@", 1), 77, "NOPERM");
     ends_all(&place, &server.url().replacen("://", "://modest:wrong@", 1), 77, "WRONGPASS");
@@ -75,16 +74,16 @@ fn a_mariadb_that_is_overloaded_or_read_only_is_waited_for() {
     assert_eq!(place.output(&["run", "--store", &url, "-a", "led", "x", "--", "true"]).code, 0);
     let mut session = server.session();
     session.run("BEGIN; SELECT name FROM locks.locks WHERE name <> '' FOR UPDATE;");
-    is_waited_for(&place, &url, "locked", false, || drop(session.run("ROLLBACK;")));
+    is_waited_for(&place, &url, "locked", || drop(session.run("ROLLBACK;")));
     let theirs = "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'app'";
     wait_for("their sessions to end", || server.sql(theirs) == ["0"]);
     let mut crowd: Vec<_> = (0..10).map(|_| server.session()).collect();
     for session in &mut crowd {
         session.run("SELECT 1;");
     }
-    is_waited_for(&place, &url, "max_connections", true, || crowd.clear());
+    is_waited_for(&place, &url, "max_connections", || crowd.clear());
     server.sql("SET GLOBAL read_only = 1");
-    is_waited_for(&place, &url, "read-only", true, || drop(server.sql("SET GLOBAL read_only = 0")));
+    is_waited_for(&place, &url, "read-only", || drop(server.sql("SET GLOBAL read_only = 0")));
     ends_all(&place, &url.replace("app:pw@", "app:wrong@"), 77, "password");
     ends_all(&place, &url.replace("create=yes&table=locks", "table=nowhere"), 74, "CREATE TABLE");
 }
@@ -100,7 +99,7 @@ fn a_file_that_somebody_keeps_locked_is_waited_for() {
     let other = other.args(["-c", script]).current_dir(place.path("")).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut other = tenure_testkit::Spawned::spawn(other).unwrap();
     BufReader::new(other.child().stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-    is_waited_for(&place, &url, "busy", false, || assert!(!other.kill().success()));
+    is_waited_for(&place, &url, "busy", || assert!(!other.kill().success()));
     std::fs::write(place.path("letter"), "to nobody, long enough to be taken for a header".repeat(100)).unwrap();
     ends_all(&place, &format!("sqlite:{}", place.path("letter").display()), 74, "not an SQLite file");
 }

@@ -171,13 +171,11 @@ impl Wait<'_> {
         self.poll_after(pause, |_| error)
     }
 
-    /// Reports that the store grants nothing for now: at first, and when the reason is another one.
+    /// Reports that the store grants nothing for now.
     fn note_outage(&mut self, error: &Error) {
-        if self.outage.as_ref().is_none_or(|known| reason(known) != reason(error)) {
-            self.outage = Some(error.clone());
-            self.settings.observe(Waiting::Outage(error));
-            self.publish_status(Some(error));
-        }
+        let is_known = self.outage.replace(error.clone()).is_some_and(|known| reason(&known) == reason(error));
+        self.settings.observe(if is_known { Waiting::OutageGoesOn(error) } else { Waiting::Outage(error) });
+        self.publish_status(Some(error));
     }
 
     fn recovered(&mut self) {

@@ -18,6 +18,8 @@ pub enum Waiting<'a> {
     Busy(Option<&'a Holder>),
     /// The store does not serve us. Reported when an outage begins, and when its reason is another one.
     Outage(&'a Error),
+    /// It still does not, for a reason that was reported. Reported after each further try, with the times of now.
+    OutageGoesOn(&'a Error),
     /// The store answers again.
     Recovered,
 }

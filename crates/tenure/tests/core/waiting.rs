@@ -22,6 +22,9 @@ impl Told {
             let text = match what {
                 Waiting::Busy(holder) => format!("busy {:?}", holder.and_then(|holder| holder.owner.label())),
                 Waiting::Outage(_) => "outage".to_owned(),
+                // Each with a number of its own, if there is one.
+                Waiting::OutageGoesOn(error) if error.to_string().contains("left") => error.to_string(),
+                Waiting::OutageGoesOn(_) => return,
                 Waiting::Recovered => "recovered".to_owned(),
                 _ => panic!("{what:?}"),
             };
@@ -142,6 +145,16 @@ async fn a_wait_that_ends_in_an_outage_says_so() {
         store.fated(Fate::Works);
         let _ = locks.mutex("door").acquire().await.unwrap().release().await.unwrap();
     }
+}
+
+/// The countdown of a quorum that does not vote.
+#[tokio::test(start_paused = true)]
+async fn an_outage_that_goes_on_is_reported_with_the_times_of_now() {
+    let (_clock, store, locks) = world();
+    store.answers([3, 2, 1].map(|left| AcquireReply::Refused { until: secs(1), why: format!("{left} s are left") }));
+    let told = Told::default();
+    let _guard = locks.mutex("door").on_wait(told.observer()).acquire().await.unwrap();
+    assert_eq!(told.all(), ["outage", "2 s are left", "1 s are left", "recovered"]);
 }
 
 /// Not so often that a store in trouble is burdened, and out of step with others.
