@@ -1,8 +1,8 @@
 //! The command and its process group.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io::{self, pipe};
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, pipe};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -23,6 +23,7 @@ pub(crate) struct Child {
     /// Children that we had before, of a program that became us by `exec`: they are not the
     /// command's.
     strangers: Vec<Pid>,
+    ours: Children,
 }
 
 /// Change of the leader's state.
@@ -48,7 +49,8 @@ impl Child {
         // of its group is gone.
         #[cfg(target_os = "linux")]
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
-        let strangers = children();
+        let ours = Children::new();
+        let strangers = ours.look();
         let mut child = myself::command();
         let cannot_start = |error: io::Error| {
             let command = command.first().map(|c| c.to_string_lossy()).unwrap_or_default();
@@ -64,9 +66,11 @@ impl Child {
         let child = child.spawn().map_err(cannot_start)?;
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let group = group.ok_or_else(|| Failure::new(CANNOT_RUN, "the command got no process id"))?;
+        // To arm the guardian takes a descriptor.
+        drop(gate);
         arm(group);
         drop(opener);
-        Ok(Self { group, ended: None, died_of: None, strangers })
+        Ok(Self { group, ended: None, died_of: None, strangers, ours })
     }
 
     /// The process group.
@@ -120,7 +124,7 @@ impl Child {
     /// to us when they end.
     pub(crate) fn strays(&mut self) -> Vec<Pid> {
         self.look();
-        let mut strays = children();
+        let mut strays = self.ours.look();
         strays.retain(|pid| *pid != self.group && !self.strangers.contains(pid));
         strays
     }
@@ -144,14 +148,21 @@ fn set(command: &mut Command, variables: &Variables) {
     }
 }
 
-/// Our children. Those that we have not collected yet cannot be mistaken for others.
-fn children() -> Vec<Pid> {
-    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let lists: Option<Vec<String>> = tasks.map(|task| fs::read_to_string(task.path().join("children")).ok()).collect();
-    match lists {
-        Some(lists) => lists.iter().flat_map(|list| list.split_whitespace()).filter_map(to_pid).collect(),
-        // A kernel without these lists, or a thread that has ended meanwhile.
-        None => search_children(),
+/// The kernel's list of the children of our main thread, which are all: it starts the command, and what other processes and threads
+/// leave becomes its own. It stays open, as there may be no descriptor to spare later. `None` for a kernel without these lists.
+#[derive(Debug)]
+struct Children(Option<File>);
+
+impl Children {
+    fn new() -> Self {
+        Self(File::open("/proc/thread-self/children").ok())
+    }
+
+    /// Those that we have not collected yet cannot be mistaken for others.
+    fn look(&self) -> Vec<Pid> {
+        let mut list = String::new();
+        let read = self.0.as_ref().is_some_and(|mut file| file.rewind().is_ok() && file.read_to_string(&mut list).is_ok());
+        if read { list.split_whitespace().filter_map(to_pid).collect() } else { search_children() }
     }
 }
 

@@ -1,19 +1,21 @@
 //! `tenure __guard PID`: a process beside `tenure` that ends the command's group when `tenure` cannot.
 //!
 //! A `tenure` that is stopped renews nothing and ends nothing. One that is killed takes the command with
-//! it, and not what the command has started. The guardian is in a session of its own. Its orders are a
-//! value in memory that `tenure` writes and it reads, so there is no older word than the last.
+//! it, and not what the command has started. The guardian is in a session of its own, and no signal reaches
+//! it that can be blocked. Its orders are a value in memory that `tenure` writes and it reads, so there is
+//! no older word than the last.
 
 use std::env::ArgsOs;
 use std::fs::File;
 use std::io::{self, PipeWriter, Read as _, Write as _, pipe};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::SigSet;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal, setsid};
@@ -22,6 +24,8 @@ use tenure::BootTime;
 
 use crate::{keep, myself, terminal};
 
+/// The longest time for it to come up. A late one guards all the same.
+const COMES_UP: u16 = 1_000;
 /// First argument of this program when it is the guardian.
 pub(crate) const WORD: &str = "__guard";
 
@@ -111,9 +115,12 @@ impl Guardian {
 
     /// Has it end `group` at `until`, or when we are gone.
     pub(crate) fn arm(&self, group: Pid, until: Option<BootTime>) {
-        let number = u64::from(group.as_raw_nonzero().get().unsigned_abs());
-        let (started, until) = (terminal::started(group).unwrap_or_default(), until.map_or(u64::MAX, nanos));
-        self.order(Order { group: number, started, until });
+        let Some(Parts { orders, .. }) = &self.0 else { return };
+        let (number, before) = (u64::from(group.as_raw_nonzero().get().unsigned_abs()), Order::read(orders));
+        // Read once: later there may be no descriptor to spare.
+        let known = (before.group == number).then_some(before.started);
+        let started = known.or_else(|| terminal::started(group)).unwrap_or_default();
+        self.order(Order { group: number, started, until: until.map_or(u64::MAX, nanos) });
     }
 
     /// Has it end nothing any more.
@@ -149,14 +156,21 @@ impl Parts {
         orders.write_all_at(&Order::default().bytes(), 0)?;
         let (ear, bell) = pipe()?;
         ioctl_fionbio(&bell, true)?;
+        let (up, says_so) = pipe()?;
         let mut command = myself::command();
         command.arg(WORD).arg(std::process::id().to_string()).env_clear().current_dir("/");
-        command.stdin(orders.try_clone()?).stdout(ear).stderr(Stdio::null());
+        command.stdin(orders.try_clone()?).stdout(ear).stderr(says_so);
         let spawn = move || {
+            // It inherits that from this thread, and has it from its first instruction on.
+            SigSet::all().thread_block()?;
             let child = command.spawn()?;
+            // With it goes our end of what it says.
+            drop(command);
             let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
             let id = id.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
-            Ok((child, pidfd_open(id, PidfdFlags::empty())?))
+            let process = pidfd_open(id, PidfdFlags::empty())?;
+            let _ = poll(&mut [PollFd::new(up.as_fd(), PollFlags::POLLIN)], COMES_UP);
+            Ok((child, process))
         };
         let process = Builder::new().name("tenure-guardian".into()).stack_size(128 * 1024).spawn(spawn)?;
         Ok(Self { orders, bell, process: Some(process), running: None })
@@ -171,7 +185,8 @@ fn nanos(at: BootTime) -> u64 {
 pub(crate) fn main(_: ArgsOs) -> u8 {
     let _ = setsid();
     keep::close_inherited();
-    // Nobody reads what is said here.
+    // From now on it is alone.
+    let _ = io::stderr().write_all(&[0]);
     u8::from(watch().is_err())
 }
 
