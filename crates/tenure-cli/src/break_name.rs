@@ -36,10 +36,11 @@ pub(crate) async fn main(args: &Break) -> Result<u8, Failure> {
         say(format_args!("nothing is broken: {name:?} is held by {}", list(&others)));
         return Ok(NOTHING);
     }
-    if let Some(holder) = meant.iter().find(|holder| !args.foreign && may_be_data(holder, &settings)) {
+    let keeps = Keeps::of(&settings);
+    if let Some(holder) = meant.iter().find(|holder| !args.foreign && keeps.may_be_data(holder)) {
         let what = format!("{name:?} is not broken: its value is no lock of tenure, it may be data of an application: {holder}");
-        let fix = "name the scheme of its client in the store URL, or say --foreign to delete what is there";
-        return Err(Failure::new(REFUSED, format!("{what}; {fix}")));
+        let scheme = if keeps == Keeps::OtherData { "name the scheme of its client in the store URL, or " } else { "" };
+        return Err(Failure::new(REFUSED, format!("{what}; {scheme}say --foreign to delete what is there")));
     }
     if !args.yes && terminal::can_ask() && !ask(format_args!("{name:?} is held by {}; break it?", list(&meant))) {
         say(format_args!("nothing is broken: {name:?} is left to its holder"));
@@ -81,23 +82,39 @@ fn is_meant(holder: &Holder, args: &Break) -> bool {
     args.if_held_by.as_ref().is_none_or(is_holder) && args.fence.is_none_or(|fence| holder.fence == Some(fence))
 }
 
-/// Whether the value may be anybody's: a string of a server that keeps other data as well, where no scheme
-/// says that a lock looks like that.
-fn may_be_data(holder: &Holder, settings: &Settings) -> bool {
-    let is_ours = holder.owner.is_generated() || holder.fence.is_some() || holder.share != Share::MUTEX;
-    !is_ours && keeps_data_of_others(settings)
+/// Contents of a store beside locks of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keeps {
+    /// Nothing, or a scheme in the URL says what a lock looks like.
+    Locks,
+    /// Keys and nodes whose names look like those of a lock of other clients. No scheme names them.
+    NamesOfOthers,
+    /// Other data under any name.
+    OtherData,
 }
 
-fn keeps_data_of_others(settings: &Settings) -> bool {
-    let is_shared = match Options::parse(&settings.store) {
-        Ok(Options::Redis(_)) => true,
-        #[cfg(feature = "memcached")]
-        Ok(Options::Memcached(_)) => true,
-        _ => false,
-    };
-    let parameters = settings.store.as_bytes().split(|byte| b"?&".contains(byte)).skip(1);
-    let schemes = parameters.filter_map(|parameter| parameter.strip_prefix(b"scheme="));
-    is_shared && schemes.last().is_none_or(|scheme| scheme == b"native")
+impl Keeps {
+    fn of(settings: &Settings) -> Self {
+        let parameters = settings.store.as_bytes().split(|byte| b"?&".contains(byte)).skip(1);
+        let schemes = parameters.filter_map(|parameter| parameter.strip_prefix(b"scheme="));
+        match Options::parse(&settings.store) {
+            _ if schemes.last().is_some_and(|scheme| ![&b"native"[..], b"cas"].contains(&scheme)) => Self::Locks,
+            Ok(Options::Redis(_)) => Self::OtherData,
+            #[cfg(feature = "memcached")]
+            Ok(Options::Memcached(_)) => Self::OtherData,
+            #[cfg(feature = "etcd")]
+            Ok(Options::Etcd(_)) => Self::NamesOfOthers,
+            #[cfg(feature = "zookeeper")]
+            Ok(Options::ZooKeeper(_)) => Self::NamesOfOthers,
+            _ => Self::Locks,
+        }
+    }
+
+    /// Whether the value may be anybody's. A share of others, as a reader in ZooKeeper, has no ttl.
+    fn may_be_data(self, holder: &Holder) -> bool {
+        let is_share = holder.share != Share::MUTEX && holder.ttl.is_some();
+        self != Self::Locks && !holder.owner.is_generated() && holder.fence.is_none() && !is_share
+    }
 }
 
 fn list(holders: &[Holder]) -> String {

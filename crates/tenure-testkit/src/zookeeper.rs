@@ -1,6 +1,6 @@
 //! A real ZooKeeper for one test, for all tests of a process, or an ensemble of three.
 
-mod delete;
+mod stranger;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -150,8 +150,14 @@ impl ZooKeeperServer {
     /// Deletes a node, as any client may.
     #[track_caller]
     pub fn delete(&self, path: &str) {
-        let code = delete::delete(self.addr(), path).unwrap_or_else(|error| panic!("{path} cannot be deleted: {error}"));
+        let code = stranger::delete(self.addr(), path).unwrap_or_else(|error| panic!("{path} cannot be deleted: {error}"));
         assert_eq!(code, 0, "{path} cannot be deleted");
+    }
+
+    /// Makes a node without data, as any client may. Returns whether it was not there.
+    #[track_caller]
+    pub fn create(&self, path: &str) -> bool {
+        stranger::create(self.addr(), path).unwrap_or_else(|error| panic!("{path} cannot be made: {error}")) == 0
     }
 
     #[track_caller]

@@ -1,6 +1,6 @@
 //! `tenure break`: what it breaks, and what it leaves alone.
 
-use tenure_testkit::RedisServer;
+use tenure_testkit::{EtcdCluster, MemcachedServer, RedisServer, ZooKeeperServer};
 
 use crate::common::{Place, assert_one_line};
 
@@ -21,6 +21,40 @@ fn data_of_an_application_is_broken_on_demand_alone() {
         assert_one_line(&ended);
         assert_eq!(server.command(&["EXISTS", "basket"]), i64::from(code != 0), "{args:?}");
         assert!(code == 0 || ended.err.contains("three apples") && ended.err.contains("--foreign"), "{}", ended.err);
+    }
+    let memcached = MemcachedServer::start();
+    memcached.set_bytes("basket", b"three apples", 0);
+    // That scheme is our own.
+    for url in [memcached.url(), format!("{}?scheme=cas", memcached.url())] {
+        assert_eq!(place.output(&["break", "--store", &url, "basket"]).code, 77, "{url}");
+    }
+}
+
+/// A key or a node may look like a lock of another client, and be data. It locks the name all the same.
+#[test]
+fn a_key_of_others_in_etcd_or_zookeeper_is_broken_on_demand_alone() {
+    let (place, etcd, zookeeper) = (Place::new(), EtcdCluster::shared(), ZooKeeperServer::shared());
+    let (prefix, chroot) = (EtcdCluster::fresh_prefix(), ZooKeeperServer::fresh_chroot());
+    let key = format!("{prefix}data/694d8d2f");
+    let granted = etcd.ctl(&["lease", "grant", "600"]);
+    etcd.ctl(&["put", &format!("--lease={}", granted.split_whitespace().nth(1).unwrap()), &key, "three apples"]);
+    let is_in_etcd = || etcd.ctl(&["get", &key]).contains("three apples");
+    let node = |name: &str| format!("/{chroot}{name}");
+    assert!(["", "/data", "/data/x-__READ__0000000003"].iter().all(|name| zookeeper.create(&node(name))));
+    // One that is there is not made again.
+    let is_in_zookeeper = || !zookeeper.create(&node("/data/x-__READ__0000000003"));
+    for (url, is_there) in [(etcd.url(&prefix), &is_in_etcd as &dyn Fn() -> bool), (zookeeper.url(&chroot), &is_in_zookeeper)] {
+        for (args, code) in [(&["break"][..], 77), (&["break", "--yes"], 77), (&["break", "--foreign"], 0)] {
+            let ended = place.output(&[args, &["--store", &url, "data"]].concat());
+            assert_eq!((ended.code, is_there()), (code, code != 0), "{url} {args:?}: {ended:?}");
+            assert_one_line(&ended);
+            assert!(code == 0 || ended.err.contains("--foreign") && !ended.err.contains("scheme"), "{}", ended.err);
+        }
+        let holder = place.spawn(&["run", "--store", &url, "ours", "--", "sh", "-c", "echo > held; sleep 600"]);
+        place.line("held");
+        assert_eq!(place.output(&["break", "--store", &url, "ours"]).code, 0, "{url}");
+        drop(holder);
+        std::fs::remove_file(place.path("held")).unwrap();
     }
 }
 

@@ -46,12 +46,12 @@ fn every_command_speaks_to_etcd() {
     let session = format!("--lease={}", granted.split_whitespace().nth(1).unwrap());
     EtcdCluster::shared().ctl(&["put", &session, &key, ""]);
     assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 75);
-    assert_eq!(place.output(&["break", "--store", &url, "x"]).code, 0);
+    assert_eq!(place.output(&["break", "--foreign", "--store", &url, "x"]).code, 0);
     assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 0);
     // A key without a lease is data of another program. It is not in the way, and nothing deletes it.
     EtcdCluster::shared().ctl(&["put", &key, "data"]);
     assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 0);
-    place.output(&["break", "--store", &url, "x"]);
+    place.output(&["break", "--foreign", "--store", &url, "x"]);
     assert!(EtcdCluster::shared().ctl(&["get", &key]).contains("data"));
 }
 
@@ -115,7 +115,7 @@ fn etcdctl_lock_notices_no_loss() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     assert_eq!(place.output(&["run", "-n", "--store", &url, "x", "--", "true"]).code, 75);
-    assert_eq!(place.output(&["break", "--store", &url, "x"]).code, 0);
+    assert_eq!(place.output(&["break", "--foreign", "--store", &url, "x"]).code, 0);
     let ours = place.output(&["run", "-n", "--store", &url, "x", "--", "touch", goes_on.to_str().unwrap()]);
     assert_eq!(ours.code, 0, "{ours:?}");
     theirs.wait_exit(std::time::Duration::from_secs(30));
