@@ -119,9 +119,9 @@ fn options(settings: &Settings) -> Result<Options, Failure> {
     if let Some(password) = &settings.sentinel_password {
         options = options.sentinel_credentials(Login::of_password(&password.0));
     }
-    let (voice, store) = (settings.voice, for_child(settings));
-    Ok(Options::Redis(options.on_advice(move |advice| {
-        let what = format!("warning about {}: {advice}; quiet=yes in the store URL ends this warning", store.display());
+    let voice = settings.voice;
+    Ok(Options::Redis(options.on_advice(move |server, advice| {
+        let what = format!("warning about {server}: {advice}; quiet=yes in the store URL ends this warning");
         // What most servers do is no news for each run.
         drop(if advice == Advice::Forgets { voice.detail_aside(what) } else { voice.say_aside(what) });
     })))

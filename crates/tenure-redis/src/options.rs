@@ -290,11 +290,12 @@ impl Options {
         self
     }
 
-    /// Has `listener` hear once of settings of the server that endanger locks, and logs them as warnings of
-    /// `tracing`. The server is asked beside the first calls, which do not wait for it, with `INFO` and
-    /// `CONFIG GET`. A user who may not send them hears nothing. Only for one server or a Sentinel group.
+    /// Has `listener` hear once of settings of a server that endanger locks, with the server's name, and logs
+    /// them as warnings of `tracing`. The server is asked beside the first calls, which do not wait for it, with
+    /// `INFO` and `CONFIG GET`. A user who may not send them hears nothing. Of a cluster, each master is asked
+    /// when it is first used. A server of a quorum may [forget](Advice::Forgets): it does not vote for a while.
     #[must_use]
-    pub fn on_advice(mut self, listener: impl Fn(Advice) + Send + Sync + 'static) -> Self {
+    pub fn on_advice(mut self, listener: impl Fn(&str, Advice) + Send + Sync + 'static) -> Self {
         self.advice = Some(Listener(Arc::new(listener)));
         self
     }
@@ -382,7 +383,10 @@ impl Options {
     /// one server.
     pub async fn quorum(&self) -> Result<Quorum, Error> {
         let (quorum, nodes) = self.quorum_and_nodes()?;
-        first_contact(nodes).await?;
+        first_contact(nodes.clone()).await?;
+        if let Some(listener) = self.listener() {
+            nodes.iter().for_each(|node| listener.ask(node.connection(), &node.to_string(), true));
+        }
         Ok(quorum)
     }
 
@@ -428,14 +432,19 @@ impl Options {
         let like = self.servers[0].clone();
         let dial = Box::new(move |address: &Address| like.beside(address).peer());
         let nodes = Nodes::open(dial, seeds, &self.prefix).await.map_err(|error| error.context(self))?;
-        Cluster::new(nodes, &self.prefix, &self.to_string(), self.timeout, self.poll_interval)
+        Cluster::new(nodes, &self.prefix, &self.to_string(), self.timeout, self.poll_interval, self.listener())
+    }
+
+    /// Listener to settings that endanger locks, if anybody is to hear of them.
+    fn listener(&self) -> Option<Listener> {
+        self.advice.clone().filter(|_| !self.quiet)
     }
 
     fn settings(&self, server: &Server, prefix: String) -> Result<Settings, Error> {
         let (timeout, poll_interval) = (self.timeout, self.poll_interval);
         let shown = if self.is_quorum() { server.to_string() } else { self.to_string() };
         let peer = server.peer()?;
-        let advice = self.advice.clone().filter(|_| !self.quiet);
+        let advice = self.listener();
         let sentinels = self.group.as_ref().map(|group| group.sentinels(&peer)).transpose()?;
         Ok(Settings { peer, sentinels, shown, prefix, timeout, poll_interval, durability: self.durability, advice })
     }

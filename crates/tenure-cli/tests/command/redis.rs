@@ -492,3 +492,34 @@ fn a_server_that_endangers_locks_is_named() {
     waiter.signal(Signal::SIGTERM);
     assert_eq!(waiter.end_by_signal().code(), Some(128 + 15));
 }
+
+/// So is each server of several that this process uses, by its own name.
+#[test]
+fn each_server_of_several_that_endangers_locks_is_named() {
+    let place = Place::new();
+    let said = |url: &str, flag: &str| {
+        let ended = place.output(&["run", flag, "--ttl=1m", "--store", url, "x", "--", "sleep", "0.5"]);
+        assert_eq!(ended.code, 0, "{ended:?}");
+        ended.err
+    };
+    let evict = |server: &RedisServer| {
+        server.cli("CONFIG SET maxmemory 100mb");
+        server.cli("CONFIG SET maxmemory-policy allkeys-lru");
+        format!("{}: it may evict locks", server.addr())
+    };
+    let (servers, url) = quorum_of_five();
+    let [one, other] = [1, 3].map(|at| evict(&servers[at]));
+    let (told, detail) = (said(&url, "--no-renew"), said(&url, "-v"));
+    assert_eq!(
+        (told.matches(&one).count(), told.matches(&other).count(), told.matches("warning about").count()),
+        (1, 1, 2),
+        "{told}"
+    );
+    assert_eq!(detail.matches("warning about").count(), 2, "a server that forgets has no vote for a while: {detail}");
+    assert!(!said(&format!("{url}?quiet=yes"), "-v").contains("warning"));
+    let cluster = RedisCluster::start(3, 0);
+    let all = cluster.servers().iter().map(evict).collect::<Vec<_>>();
+    let used = cluster.serving(cluster.servers()[0].cli("CLUSTER KEYSLOT x").parse().unwrap()).unwrap();
+    let told = said(&cluster.url(), "--no-renew");
+    assert!(told.matches("warning about").count() == 1 && told.contains(&all[used]), "{told}, not {}", all[used]);
+}

@@ -1,7 +1,7 @@
 //! Settings of a server that endanger locks: named once, to a caller that wants to know.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use redis::pipe;
@@ -35,28 +35,60 @@ impl fmt::Display for Advice {
     }
 }
 
-/// Hears of it.
+/// Hears of the server by its name, and of a danger.
 #[derive(Clone)]
-pub(crate) struct Listener(pub(crate) Arc<dyn Fn(Advice) + Send + Sync>);
+pub(crate) struct Listener(pub(crate) Arc<dyn Fn(&str, Advice) + Send + Sync>);
 
-/// Asks the server beside the first calls, and names each danger once. Who may not ask hears nothing.
-pub(crate) async fn ask(connection: Arc<Connection>, shown: String, listener: Listener) {
+impl Listener {
+    /// Asks a server beside the first calls, which do not wait for it, and names each danger once. Who may not ask hears nothing.
+    pub(crate) fn ask(&self, connection: &Arc<Connection>, shown: &str, is_one_of_a_quorum: bool) {
+        let (listener, connection, shown) = (self.clone(), Arc::clone(connection), shown.to_owned());
+        tokio::spawn(async move {
+            for advice in questions(&connection).await {
+                // Whatever it keeps, it has no vote after a restart for as long as that could matter.
+                if !(is_one_of_a_quorum && advice == Advice::Forgets) {
+                    warn!(server = %shown, "{advice}");
+                    (listener.0)(&shown, advice);
+                }
+            }
+        });
+    }
+}
+
+/// Asks the masters of a cluster, each when it is first used. A process may use few of them.
+pub(crate) struct Masters {
+    listener: Listener,
+    asked: Mutex<Vec<Weak<Connection>>>,
+}
+
+impl Masters {
+    pub(crate) fn new(listener: Listener) -> Self {
+        Self { listener, asked: Mutex::default() }
+    }
+
+    pub(crate) fn use_of(&self, master: &Arc<Connection>) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if !asked.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(master))) {
+            asked.push(Arc::downgrade(master));
+            self.listener.ask(master, &master.shown(), false);
+        }
+    }
+}
+
+/// The dangers as the server has them.
+async fn questions(connection: &Connection) -> Vec<Advice> {
     let mut questions = pipe();
     for section in ["memory", "persistence", "replication"] {
         questions.cmd("INFO").arg(section);
     }
     questions.cmd("CONFIG").arg("GET").arg("appendfsync");
     let asked = connection.exchange(Instant::now() + PATIENCE, Repeat::Freely, |_| questions.clone()).await;
-    let Ok(answers) = asked.map(|exchange| exchange.answers) else { return };
-    let mut answers = answers.into_iter().map(Result::ok);
+    let mut answers = asked.map(|exchange| exchange.answers).unwrap_or_default().into_iter().map(Result::ok);
     let mut info = || answers.next().flatten().and_then(|text| redis::from_redis_value::<String>(text).ok()).unwrap_or_default();
     let (memory, persistence, replication) = (info(), info(), info());
     let fsync = answers.next().flatten().and_then(|pair| redis::from_redis_value::<Vec<String>>(pair).ok());
     let fsync = fsync.and_then(|pair| pair.into_iter().nth(1));
-    for advice in dangers(&[memory, persistence, replication].concat(), fsync.as_deref()) {
-        warn!(server = %shown, "{advice}");
-        (listener.0)(advice);
-    }
+    dangers(&[memory, persistence, replication].concat(), fsync.as_deref())
 }
 
 /// The dangers by the answers to INFO and to CONFIG GET, each of which may be missing.

@@ -8,6 +8,7 @@ use tenure::store::{Features, RenewReply, Store};
 use tenure::{Entry, Error, Lease, Name};
 use tokio::time::{Instant, sleep};
 
+use crate::native::advice::{Listener, Masters};
 use crate::native::keys::Layout;
 use crate::native::renew::At;
 use crate::native::store::RedisStore;
@@ -24,6 +25,8 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Arc<Nodes>,
     /// The store at one of the nodes; the others differ in their connection.
     pub(crate) redis: RedisStore,
+    /// If somebody wants to hear of settings that endanger locks.
+    advice: Option<Arc<Masters>>,
 }
 
 impl Cluster {
@@ -33,9 +36,11 @@ impl Cluster {
         shown: &str,
         timeout: Option<Duration>,
         poll_interval: Duration,
+        advice: Option<Listener>,
     ) -> Result<Self, Error> {
         let any = nodes.masters().into_iter().next().ok_or_else(|| unexpected("a map without nodes"))?;
-        Ok(Self { redis: RedisStore::over(any, Layout::by_slot(prefix)?, shown, timeout, poll_interval), nodes })
+        let redis = RedisStore::over(any, Layout::by_slot(prefix)?, shown, timeout, poll_interval);
+        Ok(Self { redis, nodes, advice: advice.map(|listener| Arc::new(Masters::new(listener))) })
     }
 
     pub(crate) fn features(&self) -> Features {
@@ -64,6 +69,9 @@ impl Cluster {
             // The map may be of a time when the cluster was not complete.
             Err(error) => self.nodes.instead(slot, None, end).await.ok_or(error)?,
         };
+        if let Some(advice) = &self.advice {
+            advice.use_of(&node);
+        }
         let error = match call(self.redis.through(Arc::clone(&node))).await {
             Err(error) if error.is_transient() && !is_moving(&error) => error,
             answer => return answer,

@@ -60,6 +60,10 @@ impl RedisNode {
         Ok(Arc::new(Self { store, runs: Arc::clone(runs) }))
     }
 
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.store.connection
+    }
+
     /// Runs a script on the memory of the node.
     async fn on_memory(&self, script: &Script, args: &[&[u8]], end: Instant) -> Result<Value, Error> {
         let keys = [&self.store.layout.memory, &self.store.layout.ends].map(|key| whole(key.as_bytes()));

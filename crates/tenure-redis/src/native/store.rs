@@ -16,7 +16,7 @@ use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply
 use tenure::{Entry, Error, Holder, Lease, Name, Share};
 use tokio::time::Instant;
 
-use crate::native::advice::{self, Listener};
+use crate::native::advice::Listener;
 use crate::native::counter::Counter;
 use crate::native::durable::{Confirmations, Durability};
 use crate::native::keys::Layout;
@@ -88,8 +88,7 @@ impl RedisStore {
         let Settings { shown, prefix, timeout, poll_interval, durability, .. } = settings;
         let store = Self::over(settings.open().await?.into(), Layout::new(prefix), shown, *timeout, *poll_interval);
         if let Some(listener) = &settings.advice {
-            // Beside the first calls, which do not wait for it.
-            tokio::spawn(advice::ask(Arc::clone(&store.connection), shown.clone(), listener.clone()));
+            listener.ask(&store.connection, shown, false);
         }
         let confirmations = match durability {
             Durability::None => None,

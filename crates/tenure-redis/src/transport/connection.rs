@@ -385,6 +385,11 @@ impl Connection {
         self.channel().filter(|_| self.pushes.has_listener(&key.concat()))
     }
 
+    /// The node of a cluster, for messages.
+    pub(crate) fn shown(&self) -> String {
+        self.cluster.as_ref().map(|(_, address)| address.to_string()).unwrap_or_default()
+    }
+
     /// The error with the node that it came from.
     pub(crate) fn told(&self, error: Error) -> Error {
         match &self.cluster {
