@@ -19,7 +19,8 @@ use crate::args::Common;
 use crate::exit::{CONFIG, Failure, USAGE, Voice};
 
 /// The variables that carry secrets; children do not get them.
-pub(crate) const SECRETS: [&str; 3] = ["TENURE_PASSWORD", "TENURE_PASSWORD_FILE", "TENURE_SENTINEL_PASSWORD"];
+pub(crate) const SECRETS: [&str; 4] =
+    ["TENURE_PASSWORD", "TENURE_PASSWORD_FILE", "TENURE_SENTINEL_PASSWORD", "TENURE_SENTINEL_PASSWORD_FILE"];
 /// The ttl where nothing else was said.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 /// The variable that names the store.
@@ -38,7 +39,7 @@ pub(crate) struct Settings {
     ttl_file: Option<PathBuf>,
     pub(crate) username: Option<String>,
     pub(crate) password: Option<Password>,
-    pub(crate) sentinel_password: Option<Secret>,
+    pub(crate) sentinel_password: Option<Password>,
     pub(crate) ttl: Option<Duration>,
     pub(crate) wait: Option<Duration>,
     pub(crate) kill_after: Option<Duration>,
@@ -145,14 +146,9 @@ impl Settings {
             (None, Some(explicit)) => explicit,
             (None, None) => (default_store()?, Source::Default),
         };
-        let password = match password(handed)? {
-            Some(password) => Some(password),
-            None => all.password,
-        };
-        if let Some(password) = &password {
-            password.check()?;
-        }
-        let sentinel_password = secret(handed, SECRETS[2])?;
+        let sentinel_password = password(handed, SECRETS[2], SECRETS[3])?;
+        let password = password(handed, SECRETS[0], SECRETS[1])?.or(all.password);
+        password.iter().chain(&sentinel_password).try_for_each(Password::check)?;
         let voice = Voice::new(common.quiet, common.verbose);
         let (store_file, ttl_file) = (store_path, ttl_path);
         Ok(Self {
@@ -223,12 +219,12 @@ fn default_store() -> Result<OsString, Failure> {
     Ok(store)
 }
 
-/// The password of the environment.
-fn password(handed: &Handed) -> Result<Option<Password>, Failure> {
-    if let Some(password) = secret(handed, SECRETS[0])? {
+/// The password that one of two variables of the environment has.
+fn password(handed: &Handed, here: &str, file: &'static str) -> Result<Option<Password>, Failure> {
+    if let Some(password) = secret(handed, here)? {
         return Ok(Some(Password::Here(password)));
     }
-    Ok(handed.variable(SECRETS[1]).map(|path| Password::File { path: absolute(path), named_by: SECRETS[1] }))
+    Ok(handed.variable(file).map(|path| Password::File { path: absolute(path), named_by: file }))
 }
 
 /// The same file after a change of the directory.

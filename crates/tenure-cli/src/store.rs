@@ -117,7 +117,7 @@ fn options(settings: &Settings) -> Result<Options, Failure> {
     }
     let Options::Redis(mut options) = options else { return Ok(options) };
     if let Some(password) = &settings.sentinel_password {
-        options = options.sentinel_credentials(Login::of_password(&password.0));
+        options = options.sentinel_credentials(password.credentials());
     }
     let voice = settings.voice;
     Ok(Options::Redis(options.on_advice(move |server, advice| {

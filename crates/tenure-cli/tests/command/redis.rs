@@ -383,6 +383,11 @@ fn a_sentinel_group_is_a_store() {
         assert!(shown.out.contains("\"fence\":\""), "{shown:?}");
         assert_eq!(tenure(&["break", "held"], url).code, 0);
     }
+    std::fs::write(place.path("sentinels"), "s3cret\n").unwrap();
+    let mut by_file = place.tenure(&["run", "x", "--", "env"]);
+    by_file.env("TENURE_STORE", &bare).env("TENURE_PASSWORD", "pw").env("TENURE_SENTINEL_PASSWORD_FILE", "sentinels");
+    let inside = Ended::from(Spawned::output(&mut by_file).unwrap());
+    assert!(inside.code == 0 && !inside.out.contains("SENTINEL_PASSWORD"), "{inside:?}");
     let wrong = Ended::from(Spawned::output(place.tenure(&["run", "x", "--", "true"]).env("TENURE_STORE", &bare)).unwrap());
     assert!(wrong.code == 77 && wrong.err.contains("TENURE_SENTINEL_PASSWORD"), "{wrong:?}");
 }

@@ -256,7 +256,7 @@ fn not_asked(shown: &str, error: &RedisError) -> Error {
     if error.code() == Some("NOAUTH") {
         return about(
             "wants a password, and that of the servers is not sent to it",
-            "set TENURE_SENTINEL_PASSWORD or write sentinel_password= in the store URL",
+            "set TENURE_SENTINEL_PASSWORD (or _FILE) or write sentinel_password= in the store URL",
         );
     }
     if error.kind() == redis::ErrorKind::AuthenticationFailed
