@@ -10,7 +10,6 @@ use crate::give_up::give_up;
 use crate::keep;
 use crate::output::deliver;
 use crate::signals::{Signals, unheard_before};
-use crate::store;
 use crate::take::Plan;
 use crate::variables::{text, variables};
 
@@ -35,7 +34,6 @@ async fn take(args: &Acquire) -> Result<u8, Failure> {
     let settings = Settings::load(&args.common)?;
     let plan = Plan::fixed(&args.name, &args.taking, &settings)?;
     let mut signals = Signals::passed_on().map_err(|e| unheard_before(&e))?;
-    settings.voice.detail(format_args!("the store is {}", store::shown(&settings)));
     let (locker, guards) = plan.take(&mut signals).await?;
     let text = text(args.output, &variables(&guards), plan.ttl);
     if let Err(failure) = deliver(&text) {

@@ -184,11 +184,11 @@ pub(crate) async fn under_lock(
 }
 
 async fn tell_held(plan: &Plan<'_>, guards: &Guards) {
-    let (voice, names, store) = (plan.settings.voice, &plan.names, store::shown(plan.settings));
+    let (voice, names) = (plan.settings.voice, &plan.names);
     let fences: Option<Vec<_>> = guards.fences().map(|(_, fence)| Some(fence?.to_string())).collect();
     let told = match fences {
-        Some(fences) => voice.detail_aside(format_args!("{names} is held, fence {}, in {store}", fences.join(", "))),
-        None => voice.detail_aside(format_args!("{names} is held in {store}")),
+        Some(fences) => voice.detail_aside(format_args!("{names} is held, fence {}", fences.join(", "))),
+        None => voice.detail_aside(format_args!("{names} is held")),
     };
     told.finish().await;
 }

@@ -24,7 +24,7 @@ pub(crate) async fn open(settings: &Settings) -> Result<LockerBuilder, Failure> 
 
 /// A locker for single steps; `None` if the store is a file that nobody has made yet.
 pub(crate) async fn open_existing(settings: &Settings, ttl: Option<Duration>) -> Result<Option<Locker>, Failure> {
-    settings.voice.detail(format_args!("the store is {}", shown(settings)));
+    tell_which(settings);
     if is_missing(settings)? {
         return Ok(None);
     }
@@ -55,6 +55,11 @@ pub(crate) fn for_child(settings: &Settings) -> OsString {
     let Some(path) = lock_file(settings) else { return without_password(&settings.store) };
     let parameters = settings.store.as_bytes().iter().position(|b| *b == b'?').map(|at| &settings.store.as_bytes()[at..]);
     OsString::from_vec([b"sqlite:", path.as_os_str().as_bytes(), parameters.unwrap_or_default()].concat())
+}
+
+/// Says with `-v` which store is used, before it answers or not.
+pub(crate) fn tell_which(settings: &Settings) {
+    settings.voice.detail(format_args!("the store is {}", shown(settings)));
 }
 
 /// The store in words, for messages.

@@ -106,7 +106,11 @@ fn show_says_which_store_it_is_of() {
         assert!(place.output(args).err.contains(&told), "{args:?}");
     }
     assert_eq!(place.output(&["acquire", "x"]).code, 0);
-    assert!(place.output(&["show", "-v"]).err.contains("the store is sqlite:"));
+    for args in
+        [&["show", "-v"][..], &["run", "-vn", "x", "--", "true"], &["run", "-v", "y", "--", "true"], &["acquire", "-vn", "x"]]
+    {
+        assert_eq!(place.output(args).err.matches("locks.db").count(), 1, "{args:?}: {:?}", place.output(args));
+    }
     let named = place.output(&["show", "--store", "sqlite:y.db"]);
     assert!(named.err.contains("y.db\n") && !named.err.contains("alone"), "{}", named.err);
 }
