@@ -147,7 +147,7 @@ impl Voice {
         }
     }
 
-    /// The same while the lease runs: a reader that has stopped must not stop us.
+    /// The same without waiting for a reader who may have stopped.
     pub(crate) fn detail_aside(self, text: impl fmt::Display) -> Aside {
         if self >= Self::Verbose { say_aside(text.to_string()) } else { Aside(None) }
     }

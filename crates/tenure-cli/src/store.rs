@@ -24,7 +24,7 @@ pub(crate) async fn open(settings: &Settings) -> Result<LockerBuilder, Failure> 
 
 /// A locker for single steps; `None` if the store is a file that nobody has made yet.
 pub(crate) async fn open_existing(settings: &Settings, ttl: Option<Duration>) -> Result<Option<Locker>, Failure> {
-    tell_which(settings);
+    tell_which(settings).await;
     if is_missing(settings)? {
         return Ok(None);
     }
@@ -57,9 +57,11 @@ pub(crate) fn for_child(settings: &Settings) -> OsString {
     OsString::from_vec([b"sqlite:", path.as_os_str().as_bytes(), parameters.unwrap_or_default()].concat())
 }
 
-/// Says with `-v` which store is used, before it answers or not.
-pub(crate) fn tell_which(settings: &Settings) {
-    settings.voice.detail(format_args!("the store is {}", shown(settings)));
+/// Says with `-v` which store is used, before it answers or not. Of a URL that cannot be read, nobody knows what is a password.
+pub(crate) async fn tell_which(settings: &Settings) {
+    if Options::parse(&settings.store).is_ok() {
+        settings.voice.detail_aside(format_args!("the store is {}", shown(settings))).finish().await;
+    }
 }
 
 /// The store in words, for messages.

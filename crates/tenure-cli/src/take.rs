@@ -83,7 +83,7 @@ impl<'a> Plan<'a> {
 
     /// Opens the store and waits for its first answer.
     pub(crate) async fn locker(&self, started: BootTime) -> Result<Locker, Failure> {
-        store::tell_which(self.settings);
+        store::tell_which(self.settings).await;
         let builder = self.contact(started).await?.ttl(self.ttl).safety_margin(self.safety_margin());
         let builder = match self.label() {
             Some(label) => builder.label(valid(&label)?),

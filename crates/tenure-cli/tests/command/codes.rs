@@ -196,9 +196,11 @@ fn a_password_is_never_told() {
     for url in
         ["redis://:s3cret@127.0.0.1:1", "ftp://u:s3cret@h", "u:s3cret@h", "redis://u:s3cret@h:bad", "redis://u:s3cret@h/x?y=z"]
     {
-        let ended = place.output(&["run", "-v", "-w", "0", "--store", url, "x", "--", "true"]);
-        assert!([64, 69].contains(&ended.code), "{ended:?}");
-        assert!(!ended.err.contains("s3cret"), "{}", ended.err);
+        for args in [&["run", "-v", "-w", "0", "x", "--", "true"][..], &["show", "-v"], &["acquire", "-vn", "x"]] {
+            let ended = place.output(&[&args[..1], &["--store", url], &args[1..]].concat());
+            assert!([64, 69].contains(&ended.code), "{ended:?}");
+            assert!(!ended.err.contains("s3cret"), "{}", ended.err);
+        }
     }
 }
 

@@ -129,8 +129,9 @@ fn signals_end_a_wait_and_leave_nothing() {
         let mut waiting = Running::start(&mut place.tenure(&["run", "-v", "x", "--", "touch", "ran"]));
         let mut said = std::io::BufReader::new(waiting.0.stderr.take().unwrap());
         let mut line = String::new();
-        std::io::BufRead::read_line(&mut said, &mut line).unwrap();
-        assert!(line.contains("waiting"), "{line}");
+        while !line.contains("waiting") {
+            assert_ne!(std::io::BufRead::read_line(&mut said, &mut line).unwrap(), 0, "{line}");
+        }
         waiting.signal(signal);
         assert_eq!(crate::common::code(waiting.status()), code);
     }
