@@ -385,7 +385,9 @@ impl Options {
         let (quorum, nodes) = self.quorum_and_nodes()?;
         first_contact(nodes.clone()).await?;
         if let Some(listener) = self.listener() {
-            nodes.iter().for_each(|node| listener.ask(node.connection(), &node.to_string(), true));
+            for node in &nodes {
+                listener.ask(node.connection(), &node.to_string(), true);
+            }
         }
         Ok(quorum)
     }

@@ -37,7 +37,9 @@ impl fmt::Display for Advice {
 
 /// Hears of the server by its name, and of a danger.
 #[derive(Clone)]
-pub(crate) struct Listener(pub(crate) Arc<dyn Fn(&str, Advice) + Send + Sync>);
+pub(crate) struct Listener(pub(crate) Arc<Hears>);
+
+type Hears = dyn Fn(&str, Advice) + Send + Sync;
 
 impl Listener {
     /// Asks a server beside the first calls, which do not wait for it, and names each danger once. Who may not ask hears nothing.
