@@ -60,7 +60,8 @@ pub(crate) fn for_child(settings: &Settings) -> OsString {
 /// Says with `-v` which store is used, before it answers or not. Of a URL that cannot be read, nobody knows what is a password.
 pub(crate) async fn tell_which(settings: &Settings) {
     if Options::parse(&settings.store).is_ok() {
-        settings.voice.detail_aside(format_args!("the store is {}", shown(settings))).finish().await;
+        let told = settings.voice.detail_aside(format_args!("the store is {}", shown(settings)));
+        told.finish().await;
     }
 }
 
