@@ -2,12 +2,11 @@
 //! does not count.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
-use tempfile::TempDir;
+use crate::Preload;
 
 const SOURCE: &str = include_str!("clock.c");
 
@@ -17,18 +16,16 @@ const SOURCE: &str = include_str!("clock.c");
 /// [`shift_monotonic`](Self::shift_monotonic), and every other clock goes on undisturbed. It works by preloading a library, so a statically linked program, and one that makes its own system calls, does not see it.
 #[derive(Debug)]
 pub struct ShiftedClock {
-    dir: TempDir,
+    preload: Preload,
     offset: File,
 }
 
 impl ShiftedClock {
     /// A clock that is right until [`shift`](Self::shift). The compiler is `$CC`, else `cc`; a missing one panics.
     pub fn new() -> Self {
-        let dir = TempDir::with_prefix("tenure-clock-").expect("a temporary directory can be made");
-        let named = std::env::var("CC").ok().filter(|name| !name.is_empty());
-        compile(&dir, &named.unwrap_or_else(|| "cc".to_owned()));
-        let offset = OpenOptions::new().write(true).create_new(true).open(dir.path().join("offset"));
-        let clock = Self { dir, offset: offset.expect("a directory of ours can be written") };
+        let preload = Preload::new(SOURCE);
+        let offset = OpenOptions::new().write(true).create_new(true).open(preload.path("offset"));
+        let clock = Self { preload, offset: offset.expect("a directory of ours can be written") };
         clock.shift(0);
         clock.shift_monotonic(0);
         clock
@@ -36,15 +33,16 @@ impl ShiftedClock {
 
     /// Gives the clock to a process that is about to start, and to all it starts.
     pub fn apply(&self, command: &mut Command) {
-        command.env("LD_PRELOAD", library(&self.dir)).env("TENURE_CLOCK_OFFSET", self.dir.path().join("offset"));
+        self.preload.apply(command);
+        command.env("TENURE_CLOCK_OFFSET", self.preload.path("offset"));
     }
 
     /// Lets processes of other users have it.
     pub(crate) fn open_to_all(&self) {
         use std::os::unix::fs::PermissionsExt as _;
-        let open = |path: PathBuf| fs::set_permissions(path, fs::Permissions::from_mode(0o755));
-        for path in [self.dir.path().to_owned(), library(&self.dir), self.dir.path().join("offset")] {
-            open(path).expect("a directory of ours can be opened");
+        let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755));
+        for path in [self.preload.path(""), self.preload.library(), self.preload.path("offset")] {
+            open(&path).expect("a directory of ours can be opened");
         }
     }
 
@@ -66,32 +64,5 @@ impl ShiftedClock {
 impl Default for ShiftedClock {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-fn library(dir: &TempDir) -> PathBuf {
-    dir.path().join("clock.so")
-}
-
-fn compile(dir: &TempDir, compiler: &str) {
-    let source = dir.path().join("clock.c");
-    fs::write(&source, SOURCE).expect("a directory of ours can be written");
-    let mut command = Command::new(compiler);
-    command.args(["-shared", "-fPIC", "-O2", "-o"]).arg(library(dir)).arg(&source);
-    let output = command.output().unwrap_or_else(|error| match error.kind() {
-        io::ErrorKind::NotFound => panic!("{compiler} not found: install a C compiler (apt-get install gcc) or set CC"),
-        _ => panic!("{compiler} cannot be started: {error}"),
-    });
-    assert!(output.status.success(), "{compiler} cannot make the clock:\n{}", String::from_utf8_lossy(&output.stderr));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    #[should_panic(expected = "/no/such/cc not found: install a C compiler (apt-get install gcc) or set CC")]
-    fn a_missing_compiler_is_named_with_its_remedy() {
-        compile(&tempfile::tempdir().unwrap(), "/no/such/cc");
     }
 }

@@ -19,7 +19,7 @@ mod state;
 
 use std::future::pending;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -31,6 +31,9 @@ use state::{Fault, LossMode, Pushes, Shared, State};
 
 /// Whether to listen, and where to say that it is done.
 type Listening = (bool, mpsc::Sender<()>);
+
+/// A loopback port that is free.
+const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// A fault proxy in front of one server; dropping it closes everything.
 #[derive(Debug)]
@@ -44,21 +47,26 @@ pub struct Proxy {
 impl Proxy {
     /// Listens on a free loopback port and forwards to `upstream`, which need not run yet.
     pub fn start(upstream: SocketAddr) -> Self {
-        Self::launch(upstream, Shared::default())
+        Self::launch(ANYWHERE, upstream, Shared::default())
     }
 
     /// As [`start`](Self::start) for a protocol that is not Redis: nothing is parsed or lost singly.
     pub fn start_opaque(upstream: SocketAddr) -> Self {
-        Self::launch(upstream, Shared::opaque())
+        Self::start_opaque_at(ANYWHERE, upstream)
+    }
+
+    /// As [`start_opaque`](Self::start_opaque), at an address of its own: that where a host name leads next.
+    pub fn start_opaque_at(address: SocketAddr, upstream: SocketAddr) -> Self {
+        Self::launch(address, upstream, Shared::opaque())
     }
 
     /// As [`start_opaque`](Self::start_opaque), between servers that start together: what connects before `upstream` listens waits
     /// for it, for five seconds. Without that it would see its connection end, and take the other for gone.
     pub fn start_link(upstream: SocketAddr) -> Self {
-        Self::launch(upstream, Shared::link(Duration::from_secs(5)))
+        Self::launch(ANYWHERE, upstream, Shared::link(Duration::from_secs(5)))
     }
 
-    fn launch(upstream: SocketAddr, shared: Shared) -> Self {
+    fn launch(at: SocketAddr, upstream: SocketAddr, shared: Shared) -> Self {
         let shared = Arc::new(shared);
         let (control, orders) = unbounded_channel();
         let (ready, address) = mpsc::channel();
@@ -66,7 +74,7 @@ impl Proxy {
         let run = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.expect("a runtime can be made");
-            runtime.block_on(serve(upstream, &theirs, orders, &ready));
+            runtime.block_on(serve(at, upstream, &theirs, orders, &ready));
         };
         let thread = std::thread::Builder::new().name("fault-proxy".to_owned()).spawn(run);
         let thread = Some(thread.expect("a thread can be started"));
@@ -300,12 +308,13 @@ impl Drop for Proxy {
 
 /// Accepts connections until `orders` ends.
 async fn serve(
+    at: SocketAddr,
     upstream: SocketAddr,
     shared: &Arc<Shared>,
     mut orders: UnboundedReceiver<Listening>,
     ready: &mpsc::Sender<SocketAddr>,
 ) {
-    let (_reserved, address) = reserve().expect("a loopback port is free");
+    let (_reserved, address) = reserve(at).expect("a loopback port is free");
     let open = || listen(address).expect("the port is reserved");
     let mut listener = Some(open());
     let _ = ready.send(address);
@@ -334,9 +343,9 @@ async fn serve(
 }
 
 /// A bound socket that does not listen: it keeps the port ours, and the kernel refuses connections, while nobody does.
-fn reserve() -> io::Result<(TcpSocket, SocketAddr)> {
+fn reserve(address: SocketAddr) -> io::Result<(TcpSocket, SocketAddr)> {
     let socket = TcpSocket::new_v4()?;
-    socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
+    socket.bind(address)?;
     // Only now: were the port chosen with it, the kernel might choose one that another proxy has.
     socket.set_reuseport(true)?;
     let address = socket.local_addr()?;

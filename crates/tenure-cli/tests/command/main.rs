@@ -12,6 +12,7 @@ mod ends;
 mod errors;
 #[cfg(feature = "etcd")]
 mod etcd;
+#[cfg(all(feature = "etcd", feature = "memcached", feature = "mysql", feature = "postgres", feature = "zookeeper"))]
 mod fork;
 mod guarded;
 mod kinds;
@@ -21,6 +22,8 @@ mod lease;
 mod logins;
 #[cfg(feature = "memcached")]
 mod memcached;
+#[cfg(all(feature = "etcd", feature = "memcached", feature = "mysql", feature = "postgres", feature = "zookeeper"))]
+mod moved;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod pages;

@@ -1,57 +1,11 @@
-//! A name that leads to another server: the proxy stands for it. The old server keeps its connections.
+//! Names that lead to another server: a proxy stands for each. And servers that cannot serve now.
 
-use std::time::Duration;
-
-use tenure::{ErrorKind, Locker, State};
+use tenure::{ErrorKind, Locker};
 use tenure_redis::Options;
-use tenure_testkit::{Proxy, RedisCluster, RedisServer, admit, wait_until};
+use tenure_testkit::{Proxy, RedisCluster, RedisServer, admit};
 use tokio::time::timeout;
 
 use crate::{LONG, PATIENCE, patient};
-
-/// A server, its replica, and a name of the server.
-fn group() -> (RedisServer, RedisServer, Proxy) {
-    let server = RedisServer::start();
-    let replica = RedisServer::replica_of(&server);
-    server.wait_for_copies(1);
-    let name = Proxy::start(server.addr());
-    (server, replica, name)
-}
-
-/// The replica becomes the master and has the name; the old master becomes its replica.
-fn switch(old: &RedisServer, new: &RedisServer, name: &Proxy) {
-    new.catch_up(old);
-    new.promote();
-    name.lead_to(new.addr());
-    old.command(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
-    wait_until(PATIENCE, "the old master to be a replica", || old.cli("ROLE").contains("slave"));
-}
-
-/// Its lease was copied, so it lives on there. Who waits is served by the new master.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_and_a_wait_go_on_at_the_new_master() {
-    let (old, new, name) = group();
-    let locks = || async {
-        let store = Options::parse(&name.url()).unwrap().open().await.unwrap();
-        Locker::builder(store).ttl(LONG).build().unwrap()
-    };
-    let (holders, waiters) = (locks().await, locks().await);
-    let held = holders.mutex("door").acquire().await.unwrap();
-    let waiting = tokio::spawn(async move { waiters.mutex("door").acquire().await });
-    wait_until(PATIENCE, "the waiter to be queued", || old.cli("KEYS *").contains("queue") || name.commands() > 12);
-    switch(&old, &new, &name);
-    timeout(PATIENCE, async {
-        while held.extend(LONG).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await
-    .expect("the lease is renewed at the new master");
-    assert_eq!((held.state(), new.cli("GET door")), (State::Held, held.token().to_string()));
-    held.release().await.unwrap();
-    let served = timeout(PATIENCE, waiting).await.expect("the waiter is served").unwrap().unwrap();
-    assert_eq!(new.cli("GET door"), served.token().to_string());
-}
 
 /// A quorum refuses a server that is two of its nodes. These two are not for long.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

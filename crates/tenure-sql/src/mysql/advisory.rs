@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use mysql_async::{Row, Value};
 use tenure::{Error, ErrorKind, Holder, Name, Owner, Share};
 
+use super::failure::read_only;
 use super::read::column;
 use super::server::{Done, How, Statement, Work};
 use super::statements::VERSION;
@@ -34,14 +35,18 @@ const CHECK: &str = "SHOW VARIABLES WHERE variable_name IN ('version', 'wsrep_on
 /// Has the server end this session when it was idle so many seconds, which are put behind it.
 const IDLE_TIME: &str = "SET SESSION wait_timeout = ";
 
+/// The reply of a server that is read-only.
+const READ_ONLY: i64 = -1;
+
 /// Takes a lock if it is free, and the one that marks its owner.
 ///
-/// Arguments: the lock, the mark. Reply: 1 if it was taken, 0 if it is busy. NULL after an error, or if
+/// Arguments: the lock, the mark. Reply: 1 if it was taken, 0 if it is busy, or [`READ_ONLY`]. NULL after an error, or if
 /// the mark alone is busy: then the session has the lock, and is not to be used any more.
-const TAKE: &str = "SELECT CASE GET_LOCK(?, 0) WHEN 1 THEN NULLIF(GET_LOCK(?, 0), 0) WHEN 0 THEN 0 END";
+const TAKE: &str = "SELECT CASE WHEN @@global.read_only <> 0 THEN -1
+  ELSE CASE GET_LOCK(?, 0) WHEN 1 THEN NULLIF(GET_LOCK(?, 0), 0) WHEN 0 THEN 0 END END";
 
-/// Arguments: the lock. Reply: 1 if this session holds it.
-const KEEP: &str = "SELECT IS_USED_LOCK(?) = CONNECTION_ID()";
+/// Arguments: the lock. Reply: 1 if this session holds it, or [`READ_ONLY`].
+const KEEP: &str = "SELECT CASE WHEN @@global.read_only <> 0 THEN -1 ELSE IS_USED_LOCK(?) = CONNECTION_ID() END";
 
 /// Frees a lock and its mark.
 ///
@@ -143,6 +148,10 @@ fn answered(error: Error) -> Failed {
 
 /// Whether `GET_LOCK` gave the lock. Its NULL is no answer to that.
 fn taken(answer: Option<i64>) -> Result<bool, Failed> {
+    if answer == Some(READ_ONLY) {
+        // Another server may be in charge, so this session is left.
+        return Err(Failed { is_over: true, ..answered(read_only()) });
+    }
     answer.map(|taken| taken == 1).ok_or_else(|| {
         let what = "the server did not say whether it gave the lock: it is short of memory, or the call was killed";
         answered(Error::unavailable(what).maybe_applied())
@@ -217,7 +226,10 @@ impl Locks for Advisory {
 
     async fn keep(&self, live: &Live<Client>, key: &Key, _: &Owner, ttl: Duration) -> Result<bool, Failed> {
         self.set_idle_time(live, ttl).await?;
-        Ok(self.number(live, KEEP, vec![text(&key.0)]).await? == Some(1))
+        match self.number(live, KEEP, vec![text(&key.0)]).await? {
+            Some(READ_ONLY) => Err(answered(read_only())),
+            answer => Ok(answer == Some(1)),
+        }
     }
 
     async fn free(&self, live: &Live<Client>, key: &Key, owner: &Owner) -> Result<bool, Failed> {

@@ -11,6 +11,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::Argument;
+use super::failure::read_only;
 use super::read::column;
 use super::server::{Client, How};
 use crate::advisory::locks::digest;
@@ -56,13 +57,20 @@ macro_rules! found {
     };
 }
 
+/// An answer of a server that is read-only is NULL.
+macro_rules! of_primary {
+    ($($answer:expr),+) => {
+        concat!("CASE WHEN current_setting('transaction_read_only') = 'off' THEN ", $($answer,)+ " END")
+    };
+}
+
 /// Takes a lock if it is free.
 ///
 /// Arguments: the key; the ttl in milliseconds; the name of the session for itself. Reply: whether it
-/// was taken.
+/// was taken. NULL if the server is read-only.
 const TAKE: &str = concat!(
     "WITH tried AS MATERIALIZED (SELECT ",
-    on_key!("pg_try_advisory_lock"),
+    of_primary!(on_key!("pg_try_advisory_lock")),
     " AS taken)
 SELECT taken, set_config('idle_session_timeout', CASE WHEN taken THEN $3 ELSE '0' END, false),
   set_config('application_name', CASE WHEN taken THEN $4 ELSE 'tenure' END, false)
@@ -71,11 +79,15 @@ FROM tried"
 
 /// Begins the ttl anew.
 ///
-/// Arguments: as of [`TAKE`]. Reply: whether this session holds the lock.
+/// Arguments: as of [`TAKE`]. Reply: whether this session holds the lock. NULL if the server is read-only.
 const KEEP: &str = concat!(
-    "SELECT EXISTS (SELECT FROM pg_locks l WHERE l.pid = pg_backend_pid() AND l.mode = 'ExclusiveLock' AND ",
-    is_key!(),
-    "), set_config('idle_session_timeout', $3, false), set_config('application_name', $4, false)"
+    "SELECT ",
+    of_primary!(
+        "EXISTS (SELECT FROM pg_locks l WHERE l.pid = pg_backend_pid() AND l.mode = 'ExclusiveLock' AND ",
+        is_key!(),
+        ")"
+    ),
+    ", set_config('idle_session_timeout', $3, false), set_config('application_name', $4, false)"
 );
 
 /// Frees a lock.
@@ -166,14 +178,21 @@ impl Advisory {
         self.0.run(&live.client, (sql, arguments), no_end()).await
     }
 
-    /// Asks a question that has yes or no for an answer.
-    async fn is(&self, live: &Live<Client>, sql: &str, arguments: &[Argument<'_>]) -> Result<bool, Failed> {
+    /// Asks a question that has yes or no for an answer. `None`: NULL.
+    async fn is(&self, live: &Live<Client>, sql: &str, arguments: &[Argument<'_>]) -> Result<Option<bool>, Failed> {
         let rows = self.ask(live, sql, arguments).await?;
         rows.first().ok_or_else(|| unexpected("it has no row")).and_then(|row| column(row, 0)).map_err(answered)
     }
 
     /// Runs [`TAKE`] or [`KEEP`].
-    async fn holds(&self, live: &Live<Client>, sql: &str, key: &Key, owner: &Owner, ttl: Duration) -> Result<bool, Failed> {
+    async fn holds(
+        &self,
+        live: &Live<Client>,
+        sql: &str,
+        key: &Key,
+        owner: &Owner,
+        ttl: Duration,
+    ) -> Result<Option<bool>, Failed> {
         let ttl = millis(ttl);
         let shown = format!("{} {ttl}", mark(owner));
         self.is(live, sql, &[&key.arguments()[..], &[(&ttl, Type::TEXT), (&shown, Type::TEXT)]].concat()).await
@@ -237,15 +256,17 @@ impl Locks for Advisory {
     }
 
     async fn take(&self, live: &Live<Client>, key: &Key, owner: &Owner, ttl: Duration) -> Result<bool, Failed> {
-        self.holds(live, TAKE, key, owner, ttl).await
+        // Another server may be in charge, so this session is left.
+        let read_only = || Failed { is_over: true, ..answered(read_only()) };
+        self.holds(live, TAKE, key, owner, ttl).await?.ok_or_else(read_only)
     }
 
     async fn keep(&self, live: &Live<Client>, key: &Key, owner: &Owner, ttl: Duration) -> Result<bool, Failed> {
-        self.holds(live, KEEP, key, owner, ttl).await
+        self.holds(live, KEEP, key, owner, ttl).await?.ok_or_else(|| answered(read_only()))
     }
 
     async fn free(&self, live: &Live<Client>, key: &Key, _: &Owner) -> Result<bool, Failed> {
-        self.is(live, FREE, &key.arguments()).await
+        Ok(self.is(live, FREE, &key.arguments()).await? == Some(true))
     }
 
     /// The next renewal marks it.

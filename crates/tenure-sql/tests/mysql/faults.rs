@@ -5,7 +5,6 @@ use std::time::Duration;
 use tenure::store::{ReleaseReply, RenewReply};
 use tenure::{ErrorKind, Owner};
 use tenure_sql::mysql::Options;
-use tenure_testkit::Proxy;
 use tenure_testkit::page::{errors, told};
 
 use crate::outages::settled;
@@ -153,26 +152,6 @@ async fn a_token_that_is_too_long_is_refused_and_not_cut() {
         assert!(error.kind() == ErrorKind::Invalid && !error.may_have_been_applied(), "{error:?}");
         assert_eq!(store.inspect(None).await.unwrap(), []);
     }
-}
-
-/// A name leads to another server, and the one before has become read-only and keeps its connections.
-#[tokio::test]
-async fn a_name_that_leads_to_another_server_is_followed() {
-    let (before, after) = (Server::start(), Server::start());
-    for server in [&before, &after] {
-        // Root may write all the same.
-        server.sql("CREATE USER app; GRANT ALL ON locks.* TO app");
-        open(&server.url("locks")).await;
-    }
-    let name = Proxy::start_opaque(before.addr());
-    let store = open(&(Server::url_at(name.addr(), "locks").replace("root@", "app@") + "&timeout=10s")).await;
-    granted(&store, &request("x", &owner())).await;
-    before.sql("SET GLOBAL read_only = 1");
-    name.lead_to(after.addr());
-    let error = store.acquire(&request("y", &owner())).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
-    granted(&store, &request("y", &owner())).await;
-    assert_eq!(open(&after.url("locks")).await.inspect(None).await.unwrap().len(), 1, "it was not granted there");
 }
 
 #[tokio::test]
