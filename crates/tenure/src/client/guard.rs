@@ -78,6 +78,9 @@ impl Guard {
 
     /// Reason why the lease ended; `None` while it stands.
     pub fn end_reason(&self) -> Option<EndReason> {
+        if !self.core.session.is_ours() {
+            return Some(EndReason::Gone);
+        }
         self.lease.end_reason(self.core.session.clock.now())
     }
 
@@ -112,13 +115,19 @@ impl Guard {
     /// Resolves when the lease ends, with the reason. Outlives the guard.
     pub fn lost(&self) -> impl Future<Output = EndReason> + Send + use<> {
         let (held, clock) = (Arc::clone(&self.lease), Arc::clone(&self.core.session.clock));
-        async move { held.until_end(&*clock).await }
+        let is_ours = self.core.session.is_ours();
+        async move { if is_ours { held.until_end(&*clock).await } else { EndReason::Gone } }
     }
 
     /// Returns a token that is cancelled when the lease ends. The watchdog task cancels it. If the
     /// runtime of that task has ended, [`lost`](Guard::lost) and [`run`](Guard::run) still report
     /// the end.
     pub fn cancellation(&self) -> CancellationToken {
+        if !self.core.session.is_ours() {
+            let lost = CancellationToken::new();
+            lost.cancel();
+            return lost;
+        }
         self.lease.ended().clone()
     }
 

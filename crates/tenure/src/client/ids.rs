@@ -85,6 +85,7 @@ impl Ids {
     /// [`Unsupported`](ErrorKind::Unsupported) for a store without fences. Else as
     /// [`Acquire::acquire`], with which it waits for a block: as long as another holds the name.
     /// [`Unavailable`](ErrorKind::Unavailable) if the store gives fences below those of this source.
+    /// [`Invalid`](ErrorKind::Invalid) in the child of a `fork`: the block is the parent's.
     ///
     /// # Cancel safety
     /// A dropped future loses at most the rest of a block. Nothing stays taken.
@@ -95,6 +96,8 @@ impl Ids {
     /// one number each: ZooKeeper, and Redisson's layout.
     pub async fn next(&self) -> Result<i64, Error> {
         let ids = &*self.0;
+        // The child of a fork has the rest of the block as well.
+        ids.locker.session().check_process()?;
         if let Some(id) = ids.take() {
             return Ok(id.cast_signed());
         }

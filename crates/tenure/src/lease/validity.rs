@@ -33,7 +33,7 @@ pub enum EndReason {
     /// Its time ran out without an answered renewal.
     Expired,
     /// The store says that the owner does not hold any more: deleted, flushed, evicted or taken
-    /// over.
+    /// over. Also in the child of a `fork`, where no lease of the parent stands.
     Gone,
     /// It reached its longest hold.
     MaxHold,
