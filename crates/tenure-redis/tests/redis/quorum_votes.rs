@@ -1,10 +1,12 @@
 //! Answers of a quorum while one of its servers is at fault.
 
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
-use tenure::Locker;
 use tenure::store::{AcquireReply, Store};
+use tenure::{Locker, Waiting};
 use tenure_testkit::{Proxy, RedisServer};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -78,4 +80,50 @@ async fn a_wait_without_a_limit_goes_on_while_one_server_of_three_is_at_fault() 
         });
     }
     while waits.join_next().await.transpose().unwrap().is_some() {}
+}
+
+/// From the begin of a release to the waiter's grant. In turns, so all have the same machine.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_takes_at_most_twice_as_long_while_one_server_of_three_is_down() {
+    let all = Servers::start(3);
+    let mut ways = Vec::new();
+    for (fault, begin) in [("all are up", None), (FAULTS[0].0, Some(FAULTS[0].1)), (FAULTS[1].0, Some(FAULTS[1].1))] {
+        let proxies: Vec<Proxy> = all.servers.iter().map(|(server, _)| Proxy::start(server.addr())).collect();
+        let hosts: Vec<String> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
+        let url = format!("quorum+redis://{}", hosts.join(","));
+        let locks = [Locker::new(quorum(&url).await), Locker::new(quorum(&url).await)];
+        begin.into_iter().for_each(|begin: Fault| begin(&all.servers[0].0, &proxies[0]));
+        ways.push((fault, locks, proxies, Vec::new()));
+    }
+    for _ in 0..61 {
+        for (fault, [holder, waiter], _, took) in &mut ways {
+            let held = timeout(PATIENCE, holder.mutex(*fault).ttl(LONG).acquire()).await.expect("it is free").unwrap();
+            let (waits, waiting) = oneshot::channel();
+            let waits = Mutex::new(Some(waits));
+            let tell = move |_: Waiting<'_>| {
+                if let Some(waits) = waits.lock().unwrap().take() {
+                    waits.send(()).unwrap();
+                }
+            };
+            let next = waiter.mutex(*fault).ttl(LONG).on_wait(tell);
+            let next = tokio::spawn(async move { (next.acquire().await.unwrap(), Instant::now()) });
+            waiting.await.unwrap();
+            // The holder has work to do meanwhile.
+            sleep(Duration::from_millis(10)).await;
+            let began = Instant::now();
+            held.release().await.unwrap();
+            let (next, granted) = timeout(PATIENCE, next).await.expect("it is handed over").unwrap();
+            took.push(granted - began);
+            next.release().await.unwrap();
+        }
+    }
+    let middle = |took: &mut Vec<Duration>| {
+        took.sort_unstable();
+        took[took.len() / 2]
+    };
+    let middles: Vec<_> = ways.iter_mut().map(|(fault, _, _, took)| (*fault, middle(took))).collect();
+    println!("{middles:?}");
+    for (fault, took) in &middles[1..] {
+        assert!(*took <= 2 * middles[0].1, "one {fault}: {middles:?}");
+    }
 }
