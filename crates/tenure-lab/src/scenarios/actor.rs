@@ -8,7 +8,7 @@ use tenure_testkit::history::{At, Event, What};
 use tenure_testkit::worker::{ByHand, Probe, Terms};
 use tenure_testkit::{Recorder, Register, Signal, Worker};
 
-use super::stage::{PATIENCE, SLACK};
+use super::times::{PATIENCE, SLACK};
 
 /// A process under test. Clones are the same process.
 #[derive(Clone)]

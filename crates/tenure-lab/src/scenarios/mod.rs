@@ -22,6 +22,7 @@ mod shares;
 mod stage;
 mod table;
 mod terms;
+mod times;
 mod told;
 mod zookeeper;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Nodes, OF, PLAIN, on};
+use super::nodes::{Nodes, OF, PLAIN, on};
 use crate::Item;
 use crate::scenarios::redis::Fault;
 use crate::scenarios::redis::data::FLUSHED;
