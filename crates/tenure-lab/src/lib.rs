@@ -2,8 +2,8 @@
 //! cannot.
 //!
 //! - A **scenario** is a fault done to one of tenure's stores while real processes hold and wait; its tier says what must survive.
-//! - A **broken lock** is a lock as it is written in articles and libraries, under a fault that breaks it. Its shortest
-//!   counterexample is searched in a model and then played on a real server.
+//! - A **broken lock** is a lock as it is written in articles and libraries, under a fault that breaks it. The museum tells how,
+//!   as a story that is played on a real server.
 //!
 //! Both write a [`History`](tenure_testkit::History) and are judged by the same checker: a broken lock that is not caught says that
 //! the checker has no teeth.
@@ -18,12 +18,12 @@
 )]
 
 pub mod bench;
-pub mod broken;
 pub mod counterparts;
 mod cut;
 pub mod explore;
 pub mod item;
 pub mod models;
+pub mod museum;
 pub mod report;
 pub mod run;
 pub mod scenarios;
@@ -35,5 +35,5 @@ pub use item::{Item, Kind, Lab, Outcome, Shown};
 
 /// Everything the lab can run: the scenarios, then the broken locks.
 pub fn items() -> Vec<Item> {
-    scenarios::items().into_iter().chain(broken::items()).collect()
+    scenarios::items().into_iter().chain(museum::items()).collect()
 }

@@ -15,6 +15,7 @@ mod protocol;
 mod queue;
 mod quorum;
 mod rules;
+mod schemes;
 pub(crate) mod search;
 mod state;
 mod story;
@@ -131,11 +132,9 @@ impl fmt::Debug for Model {
 /// Every model, within bounds for each build: the protocols as they stand, then without each of
 /// their rules, then where they promise nothing.
 pub fn all() -> Vec<Model> {
-    let (standing, broken) = crate::broken::models().into_iter().partition(|model| model.expected == Expected::Holds);
-    [list::standing(), quorum::list::standing(), standing, list::broken(), quorum::list::broken(), broken]
-        .into_iter()
-        .flatten()
-        .collect()
+    let standing = [list::standing(), quorum::list::standing(), schemes::standing()];
+    let broken = [list::broken(), quorum::list::broken(), schemes::broken()];
+    standing.into_iter().chain(broken).flatten().collect()
 }
 
 /// The protocols as they stand, within bounds that take minutes and some gigabytes.

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use tenure_testkit::history::timeline::{picture, wrapped};
 use tenure_testkit::history::{Finding, Verdict};
 
-use crate::broken::{Cell, controls, faults, matrix};
 use crate::models::{Expected, Model, Searched};
 use crate::{Item, Kind, Outcome, counterparts};
 
@@ -141,16 +140,18 @@ program beside ours sends the commands of an article itself.
 const BROKEN_LOCKS: &str = "
 ## Locks as others write them
 
-Each is broken twice. A model finds the shortest way. Then real processes go that way on a real
-server. A step is a moment, and a lease lasts two steps. A, B and C are processes.
+Each is a story: what clients send, what the server replies, and what they take that to mean. Real
+processes play it on a real server, and each reply is compared with that of the story. A, B and C
+are processes; `A'` is a second connection of A. A line begins with its step. A step is a moment,
+and a lease lasts two steps. `t3` is the time of step 3 on a right clock.
 
-- On Redis, EXPIRE and TTL in a story are played as PEXPIRE and PTTL, so that a step takes a tenth
-  of a second.
+- On Redis a step takes a tenth of a second, and PEXPIRE stands for EXPIRE. A `script` is one of
+  [scripts.lua](../crates/tenure-lab/src/museum/scripts.lua).
 - memcached counts in whole seconds, and its clock is up to two seconds behind. A step takes 5 s
   there.
 - On ZooKeeper a session lasts as long as a lease. A step takes 3 s there. A waiter asks for the
   children instead of watching the node in front of its own. The fence in a story is the place of
-  a node, and its czxid is played.
+  a node, which has the order of their czxids.
 
 ";
 
@@ -163,41 +164,28 @@ is for.
 
 ";
 
-/// Of tenure on one Redis, the scenario for each column of the overview.
-const OURS: [&str; 8] = [
-    "redis/01-holder-paused",
-    "redis/03-killed-at-each-step",
-    "redis/06-reply-lost",
-    "redis/05-request-lost",
-    "redis/07-late-acquire",
-    "redis/23-wall-clock-set",
-    "redis/21-clock-ahead",
-    "redis/11-killed-without-persistence",
+/// Faults, some of the locks that it breaks, and tenure's row on one Redis.
+const AT_A_GLANCE: [(&str, &[&str], &str); 8] = [
+    ("work outlasts the lease", &["A1/late-release", "A6/long-work", "A7/blind-expire"], "redis/01-holder-paused"),
+    ("killed", &["A1/crash", "A3/two-adopt", "semaphore/no-leases"], "redis/03-killed-at-each-step"),
+    ("a reply is lost", &["rslock/error-is-busy", "A4/equal-milliseconds"], "redis/06-reply-lost"),
+    ("a command is lost", &["redisson/errors-are-logged"], "redis/05-request-lost"),
+    ("a command is late", &["A4/late-release", "A7/late-renewal"], "redis/07-late-acquire"),
+    ("a host's clock is wrong", &["A4/fast-host", "A4/slow-host", "row/application-clock"], "redis/23-wall-clock-set"),
+    ("the server's clock jumps", &["A6/clock-jump"], "redis/21-clock-ahead"),
+    ("the server loses its data", &["A6/data-lost", "C1/failover", "fence/incr"], "redis/11-killed-without-persistence"),
 ];
 
 fn overview(text: &mut String, outcomes: &[Outcome]) {
     text.push_str(
-        "\n## At a glance\n\nWhich lock survives which fault, if nothing else goes wrong.\n\n- *two hold*: two processes regard \
-         themselves as the holder at one time.\n- *stuck*: the name stays taken for ever.\n\nThe locks of others run in \
-         a model, in every order of steps within the bounds. tenure runs on a real\nRedis.\n\n",
+        "\n## At a glance\n\nWhat goes wrong, some of the locks that it breaks, and what comes of it with tenure on one \
+         Redis.\n\n| what goes wrong | breaks | **tenure**, one Redis |\n|---|---|---|\n",
     );
-    let faults = faults();
-    let _ = writeln!(text, "| | {} |\n|---{}|", faults.join(" | "), "|---".repeat(faults.len()));
-    for (about, cells) in matrix() {
-        let cells: Vec<_> = cells.iter().map(|cell| word(*cell)).collect();
-        let _ = writeln!(text, "| {about} | {} |", cells.join(" | "));
-    }
-    let ours = OURS.map(|id| {
-        outcomes.iter().find(|outcome| outcome.item.id == id).map_or_else(|| "-".to_owned(), |o| o.verdict.to_string())
-    });
-    let _ = writeln!(text, "| **tenure**, one Redis | {} |", ours.join(" | "));
-}
-
-fn word(cell: Cell) -> &'static str {
-    match cell {
-        Cell::Holds => "holds",
-        Cell::Overlap => "two hold",
-        Cell::Stuck => "stuck",
+    for (what, broken, ours) in AT_A_GLANCE {
+        let broken: Vec<_> = broken.iter().map(|id| format!("[{id}](#{})", anchor(id))).collect();
+        let ours = outcomes.iter().find(|outcome| outcome.item.id == ours);
+        let ours = ours.map_or_else(|| "-".to_owned(), |outcome| outcome.verdict.to_string());
+        let _ = writeln!(text, "| {what} | {} | {ours} |", broken.join(", "));
     }
 }
 
@@ -243,13 +231,6 @@ fn broken_locks(text: &mut String, outcomes: &[Outcome]) {
             outcome.seed,
             ours(id, outcomes)
         );
-    }
-    text.push_str("\nIn these locks, no order of steps within the bounds breaks anything:\n\n");
-    for control in controls() {
-        let searched = control.search();
-        let verdict = if searched.complete { "holds" } else { "BROKEN" };
-        let about = control.lock();
-        let _ = writeln!(text, "- `{}`: {about}; {} ({verdict}, {} states)", control.id, control.what, searched.states);
     }
     text.push_str("\n### Their stories\n");
     for outcome in of(outcomes, Kind::BrokenLock) {

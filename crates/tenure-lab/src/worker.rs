@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::{bench, broken, soak};
+use crate::{bench, museum, soak};
 
 /// Becomes the process of this role, until standard input ends.
 ///
@@ -12,10 +12,7 @@ pub fn serve(role: &[String]) -> io::Result<()> {
     match role.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["bench"] => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(bench::serve()),
         ["soak"] => soak::serve(),
-        ["broken-lock", id, who, scale] => {
-            let who = who.parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{who:?} is no number")))?;
-            broken::play(id, who, scale)
-        }
+        ["museum", scene] => museum::visit(scene),
         _ => tenure_testkit::worker::serve(role),
     }
 }

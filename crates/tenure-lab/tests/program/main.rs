@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up does")]
 
 mod bench;
-mod broken;
 mod common;
 mod explore;
 mod lab;
 mod models;
+mod museum;
 mod pages;
 mod schemes;
 mod soak;

@@ -33,14 +33,14 @@ const STATES: [(&str, usize); 31] = [
     ("quorum-twice", 504_336),
     ("quorum-forgetful", 222_249),
     ("quorum-older", 522_214),
-    ("php", 56_360),
-    ("getset", 59_530),
-    ("watch", 14_514),
-    ("watch-late", 11_976),
-    ("php-beside", 458_420),
-    ("getset-beside", 101_714),
+    ("php", 44_993),
+    ("getset", 46_707),
+    ("watch", 10_033),
+    ("watch-late", 10_558),
+    ("php-beside", 280_256),
+    ("getset-beside", 86_185),
     ("getset-clocks", 790),
-    ("watch-beside", 50_836),
+    ("watch-beside", 40_773),
 ];
 
 /// Searches a model, prints what came of it, and sees that this is what must come of it.
