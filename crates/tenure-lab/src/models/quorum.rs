@@ -359,10 +359,10 @@ impl Quorum {
 
     fn known(&self, state: &State, node: usize, knows: impl Fn(&Node) -> Option<u8>) -> Option<u8> {
         let others = state.nodes.iter().enumerate().filter(|(other, _)| *other != node);
-        let mut known: Vec<u8> = others.filter_map(|(_, found)| knows(found)).collect();
-        known.sort_unstable();
+        let mut least: Vec<u8> = others.filter_map(|(_, found)| knows(found)).collect();
+        least.sort_unstable();
         let enough = self.bounds.nodes - self.bounds.majority() + 1;
-        known.get(enough - 1).copied()
+        least.get(enough - 1).copied()
     }
 
     /// How a node is back that has lost its data.
@@ -371,7 +371,7 @@ impl Quorum {
     }
 
     /// Whether an answer to this attempt counts. One tick is what it may take.
-    fn is_in_time(&self, attempt: &Attempt) -> bool {
+    fn is_in_time(&self, attempt: Attempt) -> bool {
         !self.rules.in_time || attempt.valid == self.bounds.ttl
     }
 }
@@ -403,7 +403,7 @@ impl Subject for Quorum {
             may(matches!(phase, Phase::Asking | Phase::Confirming | Phase::Holding), Action::End(id));
             for (node, found) in state.nodes.iter().enumerate() {
                 let leg = found.legs[id];
-                let asks = matches!(phase, Phase::Asking | Phase::Confirming) && self.is_in_time(&state.attempts[id]);
+                let asks = matches!(phase, Phase::Asking | Phase::Confirming) && self.is_in_time(state.attempts[id]);
                 let may_be_lost = !asks || !self.bounds.heard;
                 for heard in [false, true].into_iter().filter(|heard| if *heard { asks } else { may_be_lost }) {
                     may(leg.acquire, Action::Acquire { node, id, again: false, heard });

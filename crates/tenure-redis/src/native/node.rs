@@ -114,7 +114,7 @@ impl RedisNode {
         self.is_one_of_its_own(run)?;
         // A server that was a replica has the data of another.
         let replicas = ["master_replid2", "second_repl_offset"].map(|key| said(key).unwrap_or_default());
-        let run = format!("{run}/{}", replicas.join("/"));
+        let (process, run) = (run.to_owned(), format!("{run}/{}", replicas.join("/")));
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|e| Error::unavailable("the system gave no random bytes").with_source(e))?;
         let loss = format!("{:016x}", u64::from_ne_bytes(random));
@@ -126,7 +126,6 @@ impl RedisNode {
         if !Arc::ptr_eq(&entered.link, &link) {
             return Ok(None);
         }
-        let (process, _) = run.split_once('/').expect("it was just joined");
         let memory = memory_of(&only(entered.answers)?.map_err(|e| translate(&e))?, process)?;
         let _ = link.run_id.set(run);
         Ok(Some(memory))
@@ -242,7 +241,7 @@ fn is_lost(error: &RedisError) -> bool {
 }
 
 /// Reads the reply of node-enter.lua.
-fn memory_of(reply: &Value, run: &str) -> Result<Memory, Error> {
+fn memory_of(reply: &Value, run: String) -> Result<Memory, Error> {
     let odd = || unexpected(format_args!("{reply:?} about what a node remembers"));
     let Value::Array(parts) = reply else { return Err(odd()) };
     let words: Option<Vec<&str>> =
@@ -256,7 +255,7 @@ fn memory_of(reply: &Value, run: &str) -> Result<Memory, Error> {
         ["lost", loss, note] => Vote::Lost { loss: (*loss).to_owned(), note: (*note).to_owned() },
         _ => return Err(odd()),
     };
-    let clock = Some(Clock { run: run.to_owned(), time: span(time)? });
+    let clock = Some(Clock { run, time: span(time)? });
     Ok(Memory { vote, latest_end: span(end)?, is_new: *new == "1", clock })
 }
 

@@ -1,7 +1,7 @@
 -- Reads the memory of the node, after a restart as well. After node.lua.
 --
 -- The data of another run of the server counts for nothing: it may be older than the leases. That
--- nobody had been granted anything is believed: a server without any data says the same.
+-- nobody had been granted anything may count: a server without any data says the same.
 --
 -- KEYS[1] memory   KEYS[2] ends   see node.lua
 -- ARGV[1] identity of the server   ARGV[2] identifies a loss that is found now

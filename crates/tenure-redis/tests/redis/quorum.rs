@@ -46,7 +46,9 @@ impl Servers {
 
     /// Sets the clocks of all servers this far off the true time, ms.
     pub(crate) fn shift_clocks(&self, milliseconds: i64) {
-        self.servers.iter().for_each(|(server, _)| server.shift_clock(milliseconds));
+        for (server, _) in &self.servers {
+            server.shift_clock(milliseconds);
+        }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -125,7 +127,7 @@ async fn granted_share(store: &Quorum, share: Share) -> (Request, Fence) {
     granted_as(store, || asks("door", LONG).with_share(share)).await
 }
 
-async fn granted_as(store: &Quorum, asks: impl Fn() -> Request) -> (Request, Fence) {
+async fn granted_as(store: &Quorum, asks: impl Fn() -> Request + Send + Sync) -> (Request, Fence) {
     let granted = async {
         loop {
             let request = asks();

@@ -67,7 +67,7 @@ fn older_copies() -> Vec<(&'static str, bool, Prepare)> {
 
 /// Time until each server votes again, ms, as it says itself. None where nobody has said how long, or it votes.
 async fn kept_out(store: &Quorum) -> Vec<Option<u128>> {
-    let waits = |(left, why): (Duration, String)| why.contains("it waits").then(|| left.as_millis());
+    let waits = |(left, why): (Duration, String)| why.contains("it waits").then_some(left.as_millis());
     store.memories().await.into_iter().map(|(_, memory)| waits(memory.unwrap().kept_out()?)).collect()
 }
 
@@ -277,7 +277,7 @@ async fn votes_after(all: &Servers, store: &Quorum) -> i64 {
     panic!("they wait for an hour");
 }
 
-/// What happens to new servers after the first of them has been asked, and before the others are.
+/// Something that happens to new servers after the first of them has been asked, and before the others are.
 type Beginning = fn(&Servers);
 
 #[tokio::test]
@@ -324,11 +324,7 @@ async fn new_servers_vote_soon_after_an_admission_that_was_cut_off() {
             if first.or(second).is_some() {
                 break;
             }
-            assert!(
-                seconds < 60,
-                "cut off at {k}: they wait for {:?} ms",
-                kept_out(&store).await
-            );
+            assert!(seconds < 60, "cut off at {k}: they wait for {:?} ms", kept_out(&store).await);
         }
     }
 }

@@ -92,7 +92,9 @@ async fn a_hand_over_takes_at_most_twice_as_long_while_one_server_of_three_is_do
         let hosts: Vec<String> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
         let url = format!("quorum+redis://{}", hosts.join(","));
         let locks = [Locker::new(quorum(&url).await), Locker::new(quorum(&url).await)];
-        begin.into_iter().for_each(|begin: Fault| begin(&all.servers[0].0, &proxies[0]));
+        if let Some(begin) = begin {
+            begin(&all.servers[0].0, &proxies[0]);
+        }
         ways.push((fault, locks, proxies, Vec::new()));
     }
     for _ in 0..61 {

@@ -48,7 +48,7 @@ impl Worker {
         };
         match thread::Builder::new().name("tenure-sqlite".into()).stack_size(512 * 1024).spawn(run) {
             Ok(_) => Ok(()),
-            Err(e) => Err(Error::unavailable("the system gave no thread for the lock file").with_source(e)),
+            Err(e) => Err(Error::unreachable("the system gave no thread for the lock file").with_source(e)),
         }
     }
 

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::{FutureExt, join_all};
+use futures_util::future::join_all;
 use futures_util::stream::{BoxStream, StreamExt, select_all};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -28,7 +28,7 @@ use self::round::{Round, Until};
 use self::verdict::Verdict;
 use self::votes::Votes;
 use super::features::opened_by;
-use super::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use super::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store, too_few};
 use crate::{Entry, Error, ErrorKind, Fence, Holder, Lease, Name, Share};
 
 /// Default poll interval of a name that is held.
@@ -299,19 +299,6 @@ impl Quorum {
         Err(votes.error(&request.name, need))
     }
 
-    /// Releases what is left of a lease that a majority has lost. It was renewed there, and nobody holds it any more.
-    fn clear_away(&self, lease: &Lease, lost: &[usize], end: Instant) {
-        if !lease.owner.is_generated() {
-            // Another client may use the same token.
-            return;
-        }
-        let (lease, want) = (Arc::new(lease.clone()), self.wanted.end_without_release(&lease.owner));
-        for node in self.nodes.iter().enumerate().filter(|(at, _)| !lost.contains(at)).map(|(_, node)| Arc::clone(node)) {
-            let (lease, want) = (Arc::clone(&lease), Arc::clone(&want));
-            begin(timeout_at(end, async move { drop((node.release(&lease, Duration::ZERO).await, want)) }).map(drop));
-        }
-    }
-
     /// Asks the nodes once more that were busy when a majority granted the lease. In most cases the last holder's release
     /// reached them late. Until they have the lease, the majority may lose no node.
     fn complete(&self, asked: &Request, want: Option<Arc<Want>>, votes: &Votes, round: Round<AcquireReply>, end: Instant) {
@@ -461,7 +448,7 @@ impl Store for Quorum {
                 match answer {
                     Ok(RenewReply::Renewed) => tally.yes += 1,
                     Ok(RenewReply::Gone) => tally.no.push(at),
-                    Err(error) => tally.error = Some(error),
+                    Err(error) => tally.failures.push(error),
                 }
             }
             let open = |(tally, need): (&Tally, &Result<usize, Error>)| {
@@ -488,7 +475,7 @@ impl Store for Quorum {
                 return Ok(RenewReply::Renewed);
             }
             if self.nodes.len() - tally.no.len() < need {
-                self.clear_away(lease, &tally.no, end);
+                // The others keep it: its holder needs time to stop.
                 return Ok(RenewReply::Gone);
             }
             Err(tally.error(&lease.name, need, self.nodes.len(), "renewed"))
@@ -522,7 +509,7 @@ impl Store for Quorum {
             match answer {
                 Ok(ReleaseReply::Released) => tally.yes += 1,
                 Ok(ReleaseReply::NotHeld) => tally.no.push(at),
-                Err(error) => tally.error = Some(error),
+                Err(error) => tally.failures.push(error),
             }
             if tally.is_decided(need, self.nodes.len()) {
                 break;
@@ -539,7 +526,8 @@ impl Store for Quorum {
     }
 
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
-        let mut round = Round::new(Until::after(self.limit(request.ttl))).hurrying_after(self.majority(), self.node_timeout(request.ttl));
+        let mut round =
+            Round::new(Until::after(self.limit(request.ttl))).hurrying_after(self.majority(), self.node_timeout(request.ttl));
         for (at, node) in self.nodes.iter().enumerate() {
             let (node, request) = (Arc::clone(node), request.clone());
             round.ask(at, async move { node.watch(&request).await });
@@ -553,12 +541,13 @@ impl Store for Quorum {
     }
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
-        let mut round = Round::new(Until::after(self.limit(Duration::MAX))).hurrying_after(self.majority(), self.node_timeout(Duration::MAX));
+        let mut round =
+            Round::new(Until::after(self.limit(Duration::MAX))).hurrying_after(self.majority(), self.node_timeout(Duration::MAX));
         for (at, node) in self.nodes.iter().enumerate() {
             let (node, name) = (Arc::clone(node), name.cloned());
             round.ask(at, async move { node.inspect(name.as_ref()).await });
         }
-        let (mut answered, mut error) = (0, None);
+        let (mut answered, mut failures) = (0, Vec::new());
         let mut names: HashMap<Name, Vec<Holder>> = HashMap::new();
         while let Some((_, answer)) = round.next().await {
             match answer {
@@ -568,12 +557,13 @@ impl Store for Quorum {
                         names.entry(entry.name).or_default().extend(entry.holders);
                     }
                 }
-                Err(failed) => error = Some(failed),
+                Err(failed) => failures.push(failed),
             }
         }
+        let nodes = self.nodes.len();
         if answered < self.majority() {
-            let tally = Tally { error, ..Tally::default() };
-            return Err(tally.unanswered(answered, self.nodes.len(), "looked at"));
+            let what = format!("{answered} of {nodes} nodes could be looked at");
+            return Err(too_few(what, nodes - self.majority(), nodes - answered - failures.len(), failures));
         }
         let mut entries: Vec<Entry> =
             names.into_iter().map(|(name, holders)| Entry::new(name, self.by_majority(holders, answered), Vec::new())).collect();
@@ -612,7 +602,7 @@ struct Tally {
     yes: usize,
     /// The nodes that said no.
     no: Vec<usize>,
-    error: Option<Error>,
+    failures: Vec<Error>,
 }
 
 impl Tally {
@@ -620,19 +610,11 @@ impl Tally {
         self.yes >= need || self.no.len() > nodes - need
     }
 
-    fn error(&self, name: &Name, need: usize, nodes: usize, what: &str) -> Error {
-        self.because(format!("{name:?} was {what} at {} of {nodes} nodes, and {need} are needed", self.yes)).maybe_applied()
-    }
-
-    fn unanswered(&self, answered: usize, nodes: usize, what: &str) -> Error {
-        self.because(format!("{answered} of {nodes} nodes could be {what}"))
-    }
-
-    fn because(&self, what: String) -> Error {
-        match &self.error {
-            Some(why) => Error::new(why.kind(), what).with_source(why.clone()),
-            None => Error::unreachable(what),
-        }
+    fn error(self, name: &Name, need: usize, nodes: usize, what: &str) -> Error {
+        let Self { yes, no, failures } = self;
+        let what = format!("{name:?} was {what} at {yes} of {nodes} nodes, and {need} are needed");
+        let silent = nodes - yes - no.len() - failures.len();
+        too_few(what, nodes - need - no.len(), silent, failures).maybe_applied()
     }
 }
 

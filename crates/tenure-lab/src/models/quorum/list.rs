@@ -9,7 +9,7 @@ const TWICE: Bounds = Bounds { doubles: 1, ..THREE };
 /// Counters disagree from the beginning.
 const AHEAD: Bounds = Bounds { lead: 1, heard: true, ..THREE };
 const FORGETFUL: Bounds = Bounds { restarts: 1, ttl: 2, ..THREE };
-const OLDER: Bounds = Bounds { copies: true, ..FORGETFUL };
+const OLDER: Bounds = Bounds { copies: true, ttl: 1, ..FORGETFUL };
 
 const PROMISES: &[Promise] = &[Promise::OneHolder, Promise::FencesRise, Promise::FencesDiffer];
 

@@ -20,14 +20,14 @@ pub(super) const COUNTS: Duration = Duration::from_millis(2_500);
 /// How long a node stays out if all nodes of its quorum are new.
 pub(super) const NEW: Duration = Duration::from_secs(30);
 
-/// What is noted at a node about its loss.
+/// The note at a node about its loss.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Noted {
     /// How long it has to wait. None until the others were asked.
     pub(super) wait: Option<Duration>,
     /// How long it had waited when this was noted: since its loss was found, or since the others were asked.
     pub(super) waited: Duration,
-    /// What the clocks of the nodes said then.
+    /// Times of the nodes' clocks then.
     clocks: BTreeMap<String, Duration>,
 }
 

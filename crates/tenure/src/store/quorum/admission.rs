@@ -74,7 +74,8 @@ impl Admission {
     pub(super) async fn now(&self) -> Result<(), Error> {
         let memories = join_all(self.nodes.iter().map(|node| node.memory())).await;
         let counter = memories.iter().flatten().filter_map(Memory::counter).max().unwrap_or(0);
-        let lost: Vec<_> = self.nodes.iter().zip(&memories).filter_map(|(node, memory)| Some((node, memory.as_ref().ok()?.loss()?))).collect();
+        let lost: Vec<_> =
+            self.nodes.iter().zip(&memories).filter_map(|(node, memory)| Some((node, memory.as_ref().ok()?.loss()?))).collect();
         // All of them before the first votes. So an admission that is cut off goes on with the next acquisition.
         let ends = Noted::new(Some(Duration::ZERO), Duration::ZERO, &[]).to_string();
         let noted = join_all(lost.iter().map(|(node, (loss, note))| node.note(loss, note, &ends))).await;
@@ -142,7 +143,7 @@ fn has_just_been_noted(noted: &Noted, own: &Memory) -> bool {
     passed.is_some_and(|passed| passed < NOTED_AGAIN && noted.waited + passed < noted.wait.unwrap_or(SETTLED))
 }
 
-/// What is done about a node.
+/// The next thing to do about a node.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Nothing,
@@ -150,20 +151,20 @@ enum Step {
     Admit { counter: u64 },
 }
 
-/// What a node has answered, and how long after the first question.
+/// Answer of a node, and how long after the first question it came.
 struct Answer {
     memory: Memory,
     took: Duration,
 }
 
 impl Answer {
-    /// What its clock said at the first question, or less.
+    /// Its clock at the first question, or an earlier time.
     fn clock_at_first(&self) -> Option<Clock> {
         self.memory.clock.clone().map(|Clock { run, time }| Clock { run, time: time.saturating_sub(self.took) })
     }
 }
 
-/// What the nodes have answered about one of them that has lost its data.
+/// Answers of the nodes about one of them that has lost its data.
 struct Seen<'a> {
     own: &'a Answer,
     /// Those of the others that have answered.
@@ -293,7 +294,7 @@ mod tests {
         of.map(|memory| Memory { is_new: true, ..memory })
     }
 
-    /// What is done about a node, as the others answer. None stands for one that does not.
+    /// The next thing to do about a node, as the others answer. None stands for one that does not.
     fn step<const N: usize>(own: Option<Memory>, others: [Option<Memory>; N]) -> Step {
         step_after(own, others, Duration::ZERO)
     }

@@ -68,11 +68,11 @@ pub struct Memory {
     pub latest_end: Duration,
     /// Nobody was ever granted anything there, as far as it remembers.
     pub is_new: bool,
-    /// What its clock said. None for a node that never loses its data.
+    /// Time of its clock. None for a node that never loses its data.
     pub clock: Option<Clock>,
 }
 
-/// What the wall clock of a node said.
+/// Time of the wall clock of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clock {
     /// Identifies the run of the node, without a space. The clock of a new run is another clock.
@@ -110,7 +110,7 @@ impl Memory {
         let asks = SETTLED.saturating_sub(waited);
         Some(match noted.wait {
             None if self.is_new && waited < NEW => {
-                let votes = NEW - waited;
+                let votes = NEW.saturating_sub(waited);
                 (asks, format!("is new, or has lost its data: it votes in {votes:.0?} if all servers of the quorum are new"))
             }
             None if asks.is_zero() => {

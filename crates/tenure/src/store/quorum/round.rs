@@ -145,7 +145,7 @@ mod tests {
         assert_eq!((begun.load(Ordering::Relaxed), round.pending()), (5, 4));
     }
 
-    /// Its node may have lost its data meanwhile, and have been told that no lease stands.
+    /// Its node may have lost its data meanwhile, after which the others knew of no lease.
     #[tokio::test]
     async fn an_answer_that_is_looked_at_too_late_does_not_count() {
         let mut round = Round::new(Until { real: BootTime::now(), ..Until::after(Duration::from_secs(60)) });
@@ -174,8 +174,7 @@ mod tests {
     /// Otherwise a far node would never be heard beside one that does not vote.
     #[tokio::test(start_paused = true)]
     async fn answers_that_do_not_count_hurry_nobody() {
-        let mut round =
-            Round::new(Until::after(Duration::from_secs(60))).hurrying_after(2, Duration::ZERO).counting(|yes| *yes);
+        let mut round = Round::new(Until::after(Duration::from_secs(60))).hurrying_after(2, Duration::ZERO).counting(|yes| *yes);
         for (node, (takes, counts)) in [(1, true), (1, false), (500, true)].into_iter().enumerate() {
             round.ask(node, async move {
                 tokio::time::sleep(Duration::from_millis(takes)).await;
