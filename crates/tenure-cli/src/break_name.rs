@@ -88,6 +88,7 @@ enum Keeps {
     /// Nothing, or a scheme in the URL says what a lock looks like.
     Locks,
     /// Keys and nodes whose names look like those of a lock of other clients. No scheme names them.
+    #[cfg(any(feature = "etcd", feature = "zookeeper"))]
     NamesOfOthers,
     /// Other data under any name.
     OtherData,

@@ -5,8 +5,8 @@
 //! enough to ask as many as meet the rest of every majority. A node that waits itself knows when the
 //! leases end that it has forgotten: it waits for that long.
 //!
-//! A node is admitted only when so many others know until when they wait, or vote, that they are a majority with it. What a
-//! node grants before that decides nothing, and would only make it look used to others which are new as well.
+//! A node is admitted only when so many others vote, or have waited, that they are a majority with it. What a node grants
+//! before that decides nothing, and would only make it look used to others which are new as well.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +25,9 @@ const LONGEST: Duration = Duration::from_secs(3_600);
 
 /// Time that all of it may take.
 const LIMIT: Duration = Duration::from_secs(5);
+
+/// Longest time for one answer: a silent node must not keep another out.
+const ANSWERS: Duration = Duration::from_secs(1);
 
 /// The others are asked again, and what has passed is noted anew, after so long.
 const NOTED_AGAIN: Duration = Duration::from_secs(1);
@@ -106,7 +109,7 @@ async fn see_to(nodes: &Nodes, at: usize) {
     let node = &nodes[at];
     let began = BootTime::now();
     let asked = async |node: &Arc<dyn Node>| {
-        let memory = node.memory().await.ok()?;
+        let memory = timeout(ANSWERS, node.memory()).await.ok()?.ok()?;
         Some(Answer { memory, took: BootTime::now().since(began) })
     };
     let Some(own) = asked(node).await else { return };
@@ -186,10 +189,6 @@ impl Seen<'_> {
         self.others.iter().copied().chain([self.own])
     }
 
-    fn others(&self) -> impl Iterator<Item = &Memory> {
-        self.others.iter().map(|answer| &answer.memory)
-    }
-
     /// Time since something was noted, until the first question, by the clocks of a majority.
     fn passed(&self, noted: &Noted) -> Duration {
         noted.passed(self.answers().filter_map(Answer::clock_at_first), self.majority())
@@ -217,22 +216,31 @@ impl Seen<'_> {
         if is_news { Step::Note(Noted::new(wait, waited, &clocks)) } else { Step::Nothing }
     }
 
-    /// Whether the others that vote, or know until when they wait, are a majority with this node.
+    /// Whether the others that vote, or have waited as well, are a majority with this node.
     fn others_are_ready(&self) -> bool {
-        self.others().filter(|memory| self.known_end(memory).is_some()).count() + 1 >= self.majority()
+        let is_ready = |answer: &&&Answer| answer.memory.loss().is_none_or(|(_, note)| self.left(note) == Some(Duration::ZERO));
+        self.others.iter().filter(is_ready).count() + 1 >= self.majority()
     }
 
-    /// Time until the latest end of a lease from before, as far as a node knows. None if it knows nothing.
-    fn known_end(&self, memory: &Memory) -> Option<Duration> {
-        let Some((_, note)) = memory.loss() else { return Some(memory.latest_end) };
+    /// How long a node has to wait from the first question on, by what is noted there.
+    fn left(&self, note: &str) -> Option<Duration> {
         let noted = Noted::read(note);
-        let left = noted.wait?.saturating_sub(noted.waited + self.passed(&noted));
-        Some(memory.latest_end.max(left))
+        Some(noted.wait?.saturating_sub(noted.waited + self.passed(&noted)))
+    }
+
+    /// Time from the first question to the latest end of a lease from before, as far as a node knows. None if it knows nothing.
+    fn known_end(&self, answer: &Answer) -> Option<Duration> {
+        // The node has counted from its answer, which came later.
+        let end = answer.took + answer.memory.latest_end;
+        match answer.memory.loss() {
+            None => Some(if answer.memory.latest_end.is_zero() { Duration::ZERO } else { end }),
+            Some((_, note)) => self.left(note).map(|left| left.max(end)),
+        }
     }
 
     /// How long a node whose loss was found `since` stays out from now on, by what the others know. None if too few have answered.
     fn wait(&self, since: Duration) -> Option<Duration> {
-        let ends: Vec<Duration> = self.others().filter_map(|memory| self.known_end(memory)).collect();
+        let ends: Vec<Duration> = self.others.iter().filter_map(|answer| self.known_end(answer)).collect();
         if ends.len() >= self.enough() {
             return ends.into_iter().max();
         }
@@ -244,7 +252,7 @@ impl Seen<'_> {
 
     /// Largest counter from before, as the others know it. None if too few have answered.
     fn counted(&self) -> Option<u64> {
-        let counters: Vec<u64> = self.others().filter_map(Memory::counter).collect();
+        let counters: Vec<u64> = self.others.iter().filter_map(|answer| answer.memory.counter()).collect();
         let are_enough = counters.len() >= self.enough() || self.others.len() + 1 == self.nodes;
         are_enough.then(|| counters.into_iter().max().unwrap_or(0))
     }
@@ -355,10 +363,10 @@ mod tests {
 
     /// Otherwise it would grant something that decides nothing, and look used to the others, which are as new.
     #[test]
-    fn a_node_that_has_waited_is_admitted_when_a_majority_knows_its_end() {
-        assert_eq!(step(waiting(0, 0), [waiting(20, 0), lost()]), Step::Admit { counter: 0 });
+    fn a_node_that_has_waited_is_admitted_when_a_majority_has() {
+        assert_eq!(step(waiting(0, 0), [waiting(0, 0), lost()]), Step::Admit { counter: 0 });
         let waits = |step| assert!(matches!(step, Step::Note(_)), "{step:?}");
-        waits(step(waiting(0, 0), [lost(), lost()]));
+        waits(step(waiting(0, 0), [waiting(1, 0), lost()]));
         waits(step(waiting(1, 0), [whole(0, 3), whole(0, 4)]));
         // Nobody knows how far to count on.
         waits(step(waiting(0, 0), [whole(0, 3), None]));
@@ -369,5 +377,7 @@ mod tests {
         let took = |secs_: u64| step_after(lost(), [whole(0, 1), whole(0, 1)], secs(secs_));
         assert_eq!(took(7), Step::Admit { counter: 1 });
         assert!(matches!(took(8), Step::Note(Noted { wait: None, waited, .. }) if waited == secs(2)));
+        let late = step_after(lost(), [whole(60, 1), whole(0, 1)], secs(1));
+        assert!(matches!(&late, Step::Note(noted) if noted.wait == Some(secs(61))), "the end came a second later: {late:?}");
     }
 }
