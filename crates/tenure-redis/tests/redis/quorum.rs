@@ -497,22 +497,6 @@ async fn a_try_that_is_not_granted_leaves_nothing() {
     wait_for("the others to be free", || servers[3..].iter().all(is_free)).await;
 }
 
-/// The lease is lost at a majority of the nodes, so its holder has lost it. The other nodes give it up as well.
-#[tokio::test]
-async fn a_lease_that_is_gone_leaves_nothing() {
-    let (servers, url) = new_servers(5);
-    let store = quorum(&patient(&url)).await;
-    store.admit().await.unwrap();
-    let (held, _) = granted(&store, "door", LONG).await;
-    let free = |servers: &[RedisServer]| servers.iter().all(|server| server.command(&["EXISTS", "door"]) == 0);
-    wait_for("the slower ones to grant it", || servers.iter().all(|server| server.command(&["EXISTS", "door"]) == 1)).await;
-    for server in &servers[..3] {
-        assert_eq!(server.command(&["DEL", "door"]), 1);
-    }
-    assert!(matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Gone)]));
-    wait_for("the others to be free", || free(&servers)).await;
-}
-
 /// A majority holds it, so nobody else does: those that have lost it take it again.
 #[tokio::test]
 async fn a_lease_is_planted_again_where_a_minority_has_lost_it() {
