@@ -118,7 +118,7 @@ impl<'a> Theatre<'a> {
             for part in parts {
                 if self.late.is_none() {
                     self.act(part);
-                    // What is seen at the end may take its time.
+                    // The look at the lock at the end may take longer than a step.
                     if !part.starts_with("the lock is") {
                         self.keep_up();
                     }

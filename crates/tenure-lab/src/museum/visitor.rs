@@ -81,7 +81,7 @@ fn obey(scene: &Scene, links: &mut HashMap<String, Box<dyn Link>>, order: Order)
         }
         Order::Write { register, who, fence } => {
             let mut visitor = Visitor::new(&register, who, 1, fence);
-            // Who is not let in to read does not write.
+            // A visitor whose read is refused does not write.
             let wrote = visitor.ask(Asked::Read).and_then(|read| visitor.ask(Asked::Write { read, wrote: read + 1 }));
             if wrote.is_some() { "let in".to_owned() } else { "refused".to_owned() }
         }

@@ -1,7 +1,7 @@
 //! Settings of a server that endanger locks: named once, to a caller that wants to know.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::pipe;
@@ -42,7 +42,8 @@ pub(crate) struct Listener(pub(crate) Arc<Hears>);
 type Hears = dyn Fn(&str, Advice) + Send + Sync;
 
 impl Listener {
-    /// Asks a server beside the first calls, which do not wait for it, and names each danger once. Who may not ask hears nothing.
+    /// Asks a server beside the first calls, which do not wait for it, and names each danger once. A user who may not ask hears
+    /// nothing.
     pub(crate) fn ask(&self, connection: &Arc<Connection>, shown: &str, is_one_of_a_quorum: bool) {
         let (listener, connection, shown) = (self.clone(), Arc::clone(connection), shown.to_owned());
         tokio::spawn(async move {
@@ -54,26 +55,6 @@ impl Listener {
                 }
             }
         });
-    }
-}
-
-/// Asks the masters of a cluster, each when it is first used. A process may use few of them.
-pub(crate) struct Masters {
-    listener: Listener,
-    asked: Mutex<Vec<Weak<Connection>>>,
-}
-
-impl Masters {
-    pub(crate) fn new(listener: Listener) -> Self {
-        Self { listener, asked: Mutex::default() }
-    }
-
-    pub(crate) fn use_of(&self, master: &Arc<Connection>) {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        if !asked.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(master))) {
-            asked.push(Arc::downgrade(master));
-            self.listener.ask(master, &master.shown(), false);
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use tenure::store::{Features, RenewReply, Store};
 use tenure::{Entry, Error, Lease, Name};
 use tokio::time::{Instant, sleep};
 
-use crate::native::advice::{Listener, Masters};
+use crate::native::advice::Listener;
 use crate::native::keys::Layout;
 use crate::native::renew::At;
 use crate::native::store::RedisStore;
@@ -26,7 +26,7 @@ pub(crate) struct Cluster {
     /// The store at one of the nodes; the others differ in their connection.
     pub(crate) redis: RedisStore,
     /// If somebody wants to hear of settings that endanger locks.
-    advice: Option<Arc<Masters>>,
+    advice: Option<Listener>,
 }
 
 impl Cluster {
@@ -40,7 +40,7 @@ impl Cluster {
     ) -> Result<Self, Error> {
         let any = nodes.masters().into_iter().next().ok_or_else(|| unexpected("a map without nodes"))?;
         let redis = RedisStore::over(any, Layout::by_slot(prefix)?, shown, timeout, poll_interval);
-        Ok(Self { redis, nodes, advice: advice.map(|listener| Arc::new(Masters::new(listener))) })
+        Ok(Self { nodes, redis, advice })
     }
 
     pub(crate) fn features(&self) -> Features {
@@ -69,8 +69,9 @@ impl Cluster {
             // The map may be of a time when the cluster was not complete.
             Err(error) => self.nodes.instead(slot, None, end).await.ok_or(error)?,
         };
-        if let Some(advice) = &self.advice {
-            advice.use_of(&node);
+        // Each master when it is first used: a process may use few of them.
+        if let Some(listener) = self.advice.as_ref().filter(|_| node.is_unadvised()) {
+            listener.ask(&node, &node.shown(), false);
         }
         let error = match call(self.redis.through(Arc::clone(&node))).await {
             Err(error) if error.is_transient() && !is_moving(&error) => error,

@@ -49,6 +49,8 @@ pub(crate) struct Connection {
     cluster: Option<(Weak<Nodes>, Address)>,
     /// A connection was abandoned whose commands may still run.
     loose: AtomicBool,
+    /// The server was asked about its settings.
+    advised: AtomicBool,
     /// To a node of a cluster: a second connection, for other channels alone. To leave one of them is to end
     /// it: the answer to `SUNSUBSCRIBE` is a push, which comes unasked as well when a slot moves, or it is an
     /// error. On the first connection nobody could tell whose answer comes next.
@@ -241,6 +243,7 @@ impl Connection {
             subscribing: tokio::sync::Mutex::default(),
             cluster: None,
             loose: AtomicBool::new(loose),
+            advised: AtomicBool::new(false),
             ears: None,
         }
     }
@@ -383,6 +386,11 @@ impl Connection {
     /// The channel, if anybody listens for messages to this key.
     pub(crate) fn channel_about(&self, key: &Key<'_>) -> Option<&str> {
         self.channel().filter(|_| self.pushes.has_listener(&key.concat()))
+    }
+
+    /// Whether the server was not asked about its settings yet. From now on it was.
+    pub(crate) fn is_unadvised(&self) -> bool {
+        !self.advised.swap(true, Ordering::Relaxed)
     }
 
     /// The node of a cluster, for messages.

@@ -417,7 +417,7 @@ impl Store for Quorum {
         // The process may end with the answer, and nobody else may ask.
         let most = if matches!(refusal, Ok(AcquireReply::Refused { .. })) { end } else { Instant::now() + MOMENT };
         let _ = timeout_at(most.min(end), join_all(admissions)).await;
-        // What may be left of a supplied token at a few nodes is no share of it.
+        // A supplied token that is left at fewer nodes than it needs holds nothing.
         let may_hold = (0..self.nodes.len()).filter(|at| votes.may_hold(*at)).count();
         if is_clear || (refusal.is_ok() && may_hold < need) {
             return refusal;

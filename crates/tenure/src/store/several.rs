@@ -6,7 +6,7 @@ use crate::{Error, ErrorKind};
 /// of them gave no answer in time. For authors of stores.
 ///
 /// Its kind is the mildest of those that decide: without the servers with it, and those with harder ones, too few are left.
-/// So a person is asked for only where no waiting can help, whatever the other servers will answer. The text is `what`, and
+/// A person is asked for only where no waiting can help, whatever the other servers will answer. The text is `what`, and
 /// a failure of each kind. The failure of a single server is returned as it is.
 ///
 /// The error is that of a call that was certainly not applied.

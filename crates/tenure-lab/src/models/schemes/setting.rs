@@ -1,4 +1,4 @@
-//! Who is at the lock, and what may go wrong.
+//! The clients at the lock, and the faults that may happen.
 
 use super::client::Scheme;
 use super::rules::{Faults, Rules, TTL, Tick};

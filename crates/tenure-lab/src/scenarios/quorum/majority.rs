@@ -6,6 +6,7 @@ use tenure_testkit::admit;
 
 use super::nodes::{CLOCKED, Hit, How, KEPT, MAJORITY, Nodes, OF, PLAIN, on_five};
 use crate::Item;
+use crate::scenarios::fixtures::Redis;
 use crate::scenarios::redis::Fault;
 use crate::scenarios::redis::data::{DELETED, EMPTIED};
 use crate::scenarios::redis::link::{PARTITIONED, REPLIES_STOP, cut_off};
@@ -68,7 +69,7 @@ fn three_gone(stage: &mut Stage<'_>, nodes: &Nodes, fault: Fault) {
     away_for_long(stage, &some, fault, || some.end(fault));
 }
 
-/// A copy counts for nothing, however whole it is. So nobody knows how long leases may stand.
+/// A copy counts for nothing, however whole it is, so nobody knows how long leases may stand.
 fn three_killed(stage: &mut Stage<'_>, nodes: &Nodes) {
     let some = nodes.some(stage, MAJORITY);
     away_for_long(stage, &some, KILLED, || {
@@ -114,19 +115,26 @@ fn three_empty(stage: &mut Stage<'_>, nodes: &Nodes) {
 /// Longest time to the next try at servers that do not vote.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Without the empty one there is no majority for anybody else while the lease stands.
-fn empty_beside_silent(stage: &mut Stage<'_>, nodes: &Nodes) {
-    let (a, b) = (stage.near(), stage.far());
-    stage.warms_up(&a);
-    stage.warms_up(&b);
-    let held = nodes.some(stage, MAJORITY);
-    let others = || nodes.all.iter().filter(|redis| !held.0.iter().any(|held| std::ptr::eq(*held, *redis)));
-    for redis in others() {
+/// Has A reach a majority and none of the others. Returns both.
+fn reaches_a_majority<'a>(stage: &mut Stage<'_>, nodes: &'a Nodes) -> (Hit<'a>, Vec<&'a Redis>) {
+    let reached = nodes.some(stage, MAJORITY);
+    let others: Vec<&Redis> =
+        nodes.all.iter().filter(|redis| !reached.0.iter().any(|reached| std::ptr::eq(*reached, *redis))).collect();
+    for redis in &others {
         // Commands to them are lost, not late.
         redis.proxy.refuse();
         redis.proxy.cut();
     }
     stage.fault("A reaches three of five");
+    (reached, others)
+}
+
+/// Without the empty one there is no majority for anybody else while the lease stands.
+fn empty_beside_silent(stage: &mut Stage<'_>, nodes: &Nodes) {
+    let (a, b) = (stage.near(), stage.far());
+    stage.warms_up(&a);
+    stage.warms_up(&b);
+    let (held, others) = reaches_a_majority(stage, nodes);
     let first = a.takes(DOOR);
     first.runs(&stage.register);
     first.renewed(now());
@@ -138,26 +146,23 @@ fn empty_beside_silent(stage: &mut Stage<'_>, nodes: &Nodes) {
     first.lost();
     second.granted();
     second.works(&stage.register);
-    others().for_each(|redis| redis.proxy.heal());
+    for redis in &others {
+        redis.proxy.heal();
+    }
     stage.is_left(&second);
 }
 
-/// No counter ends by time, also not while nobody asks. Else the fence of the next grant would be below that of this one.
+/// No counter ends by time, even while nobody asks. Otherwise the fence of the next grant would be below that of this one.
 fn counted_by_few(stage: &mut Stage<'_>, nodes: &Nodes) {
     let (a, b) = (stage.near(), stage.far());
     stage.warms_up(&b);
-    let counting = nodes.some(stage, MAJORITY);
-    let others = || nodes.all.iter().filter(|redis| !counting.0.iter().any(|counts| std::ptr::eq(*counts, *redis)));
-    for redis in others() {
-        // Commands to them are lost, not late.
-        redis.proxy.refuse();
-        redis.proxy.cut();
-    }
-    stage.fault("A reaches three of five");
+    let (counting, others) = reaches_a_majority(stage, nodes);
     let first = a.takes(DOOR);
     first.works(&stage.register);
     stage.expect(&first.releases(), "Released");
-    others().for_each(|redis| redis.proxy.accept());
+    for redis in &others {
+        redis.proxy.accept();
+    }
     let [ahead, silent @ ..] = &counting.0[..] else { unreachable!("a majority") };
     ahead.server.shift_clock(2 * 86_400_000);
     stage.fault("A reaches the others again, and the clock of one of the three is ahead by two days");

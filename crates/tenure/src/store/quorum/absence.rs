@@ -1,8 +1,8 @@
 //! How long a node that has lost its data has waited, and has to.
 //!
-//! Its own clock does not say: a machine may boot with a clock that is behind and is set right later. So the wait is
-//! measured by the clocks of a majority of the nodes, which no minority can move. A client notes at the node what they said.
-//! The next that looks, maybe another process, sees from that how much time has passed.
+//! Its own clock cannot be trusted, because a machine may boot with a clock that is behind and is set right later. The clocks of a
+//! majority of the nodes measure the wait, and no minority can change what they say. A client notes at the node what they said,
+//! and the next client, maybe in another process, sees from the note how much time has passed.
 
 use std::collections::BTreeMap;
 use std::fmt;

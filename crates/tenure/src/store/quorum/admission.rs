@@ -5,8 +5,8 @@
 //! enough to ask as many as meet the rest of every majority. A node that waits itself knows when the
 //! leases end that it has forgotten: it waits for that long.
 //!
-//! A node is admitted only when so many others vote, or have waited, that they are a majority with it. What a node grants
-//! before that decides nothing, and would only make it look used to others which are new as well.
+//! A node is admitted only when it is one of a majority that votes or has waited. An earlier grant would decide nothing. It would
+//! make the node look used, and others that are new as well would wait for an hour.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,7 +79,7 @@ impl Admission {
         let counter = memories.iter().flatten().filter_map(Memory::counter).max().unwrap_or(0);
         let lost: Vec<_> =
             self.nodes.iter().zip(&memories).filter_map(|(node, memory)| Some((node, memory.as_ref().ok()?.loss()?))).collect();
-        // All of them before the first votes. So an admission that is cut off goes on with the next acquisition.
+        // All of them before the first votes, so that an admission that is cut off goes on with the next acquisition.
         let ends = Noted::new(Some(Duration::ZERO), Duration::ZERO, &[]).to_string();
         let noted = join_all(lost.iter().map(|(node, (loss, note))| node.note(loss, note, &ends))).await;
         let admit = async |(node, (loss, _)): &(&Arc<dyn Node>, (&str, &str))| {
@@ -230,10 +230,11 @@ impl Seen<'_> {
 
     /// Time from the first question to the latest end of a lease from before, as far as a node knows. None if it knows nothing.
     fn known_end(&self, answer: &Answer) -> Option<Duration> {
+        let Answer { memory, took } = answer;
         // The node has counted from its answer, which came later.
-        let end = answer.took + answer.memory.latest_end;
-        match answer.memory.loss() {
-            None => Some(if answer.memory.latest_end.is_zero() { Duration::ZERO } else { end }),
+        let end = if memory.latest_end.is_zero() { Duration::ZERO } else { *took + memory.latest_end };
+        match memory.loss() {
+            None => Some(end),
             Some((_, note)) => self.left(note).map(|left| left.max(end)),
         }
     }
