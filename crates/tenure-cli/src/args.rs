@@ -383,6 +383,9 @@ pub(crate) struct Break {
 
 #[derive(Args, Debug)]
 pub(crate) struct Admit {
+    /// Also where a server knows of a lease that has not ended. If its holder lives, two may hold
+    #[arg(long)]
+    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) common: Common,
 }

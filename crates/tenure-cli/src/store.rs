@@ -14,7 +14,7 @@ use tenure_stores::Options;
 
 use crate::args::{Admit, Migration};
 use crate::config::{Password, Settings, Source, TTL, without_password};
-use crate::exit::{DAMAGED, Failure};
+use crate::exit::{DAMAGED, Failure, NOT_ACQUIRED};
 use crate::output::print;
 
 /// Opens the store; its first contact is made here.
@@ -148,13 +148,32 @@ pub(crate) async fn admit(args: &Admit) -> Result<u8, Failure> {
     let settings = Settings::load(&args.common)?;
     let admitted = async {
         match options(&settings)? {
-            Options::Redis(options) => Ok(options.quorum().await?.admit().await?),
+            Options::Redis(options) => {
+                let quorum = options.quorum().await?;
+                if !args.force {
+                    refuse_while_a_lease_is_known(&quorum).await?;
+                }
+                Ok(quorum.admit().await?)
+            }
             _ => Err(no_quorum("so nothing has to be admitted")),
         }
     };
     admitted.await.map_err(|failure: Failure| settings.bad_store(failure))?;
     settings.voice.say(format_args!("every server of {} votes", shown(&settings)));
     Ok(0)
+}
+
+/// The operator may not know of every holder.
+async fn refuse_while_a_lease_is_known(quorum: &Quorum) -> Result<(), Failure> {
+    for (server, memory) in quorum.memories().await {
+        let left = memory.map_or(Duration::ZERO, |memory| memory.latest_end);
+        if !left.is_zero() {
+            let what = format!("{server} knows of a lease that lasts for {left:.0?}, so a name might have two holders");
+            let fix = "look at `tenure show`, wait for its end or break it, or say --force";
+            return Err(Failure::new(NOT_ACQUIRED, format!("{what}; {fix}")));
+        }
+    }
+    Ok(())
 }
 
 /// The servers of a quorum, whether they answer or not.

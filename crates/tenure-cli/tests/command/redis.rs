@@ -88,6 +88,20 @@ fn the_servers_of_a_quorum_are_shown_with_what_keeps_them_out() {
     holder.end();
 }
 
+/// The operator says that no lease from before stands, and a server knows of one.
+#[test]
+fn servers_are_not_admitted_while_one_knows_of_a_lease() {
+    let (place, (servers, url)) = (Place::new(), quorum_of_five());
+    let acquired = place.output(&["acquire", "--store", &url, "--ttl", "1m", "x"]);
+    assert_eq!(acquired.code, 0, "{acquired:?}");
+    servers[0].cli("FLUSHALL");
+    let admitted = place.output(&["admit", "--store", &url]);
+    assert!(admitted.code == 75 && admitted.err.contains("knows of a lease"), "{admitted:?}");
+    assert_eq!(servers[0].cli("HEXISTS tenure:node floor"), "0");
+    let forced = place.output(&["admit", "--force", "--store", &url]);
+    assert_eq!((forced.code, servers[0].cli("HEXISTS tenure:node floor").as_str()), (0, "1"), "{forced:?}");
+}
+
 /// Each report has the time that is left then.
 #[test]
 fn a_wait_for_votes_is_reported_with_the_time_that_is_left() {

@@ -4,211 +4,17 @@
 //! A client hands out a fence when a majority has counted exactly that. If their counters disagree,
 //! a second round has them take up the largest. Commands run in any order, late, twice or never. A
 //! node may lose all it knows. When all that counts has arrived, it asks enough of the others until
-//! when leases stand. It votes again after that, and counts on from what the others have counted.
+//! when leases stand, and notes how far they have counted. It votes again after that, and counts on from there.
 
 pub(super) mod list;
+mod rules;
+mod state;
 pub(super) mod story;
 
-use std::hash::{Hash, Hasher};
-
+use self::rules::{Bounds, Rules};
+use self::state::{Attempt, Fault, Leg, MOST, Node, Phase, State, Vote};
 use super::promise::{Promise, Sight};
 use super::search::Subject;
-
-/// Rules of the clients and the nodes.
-#[derive(Clone, Copy, Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "a list of independent rules")]
-pub(super) struct Rules {
-    /// A fence is handed out when a majority has exactly it; else when a majority has at least it.
-    pub(super) exact: bool,
-    /// Where counters disagree there is a second round; else the largest is handed out.
-    pub(super) confirms: bool,
-    /// A node takes a fence up only for the owner that holds there.
-    pub(super) compares_owner: bool,
-    /// A node takes up no fence below its counter.
-    pub(super) never_lowers: bool,
-    /// Validity counts from the first round; else from the second.
-    pub(super) valid_from_first: bool,
-    /// A node that has lost its data votes again only when no lease from before can stand, as far as the others know.
-    pub(super) waits: bool,
-    /// It asks them when all that counts has arrived there; else at once.
-    pub(super) settles: bool,
-    /// An answer that comes later than that does not count.
-    pub(super) in_time: bool,
-    /// It counts on from what the others have counted by then.
-    pub(super) counts_on: bool,
-    /// It asks the others when it has waited; else before.
-    pub(super) asks_after_wait: bool,
-    /// A node that comes back with a copy trusts it: it votes if the copy says that it does.
-    pub(super) trusts_copy: bool,
-}
-
-impl Rules {
-    pub(super) const TENURE: Self = Self {
-        exact: true,
-        confirms: true,
-        compares_owner: true,
-        never_lowers: true,
-        valid_from_first: true,
-        waits: true,
-        settles: true,
-        in_time: true,
-        counts_on: true,
-        asks_after_wait: true,
-        trusts_copy: false,
-    };
-}
-
-/// How far a search goes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
-    pub(super) nodes: usize,
-    pub(super) attempts: usize,
-    pub(super) ttl: u8,
-    /// Commands that run twice.
-    pub(super) doubles: u8,
-    /// Nodes that lose their data.
-    pub(super) restarts: u8,
-    /// They come back with any older copy of it; else with nothing.
-    pub(super) copies: bool,
-    /// By how much one node has counted further in the beginning.
-    pub(super) lead: u8,
-    /// No reply is lost.
-    pub(super) heard: bool,
-}
-
-impl Bounds {
-    const fn majority(self) -> usize {
-        self.nodes / 2 + 1
-    }
-
-    pub(super) fn words(self) -> String {
-        let Self { nodes, attempts, ttl, doubles, restarts, copies, lead, heard } = self;
-        let times = |n: u8, what: &str| match n {
-            0 => format!("no {what}"),
-            1 => format!("one {what}"),
-            n => format!("{n} {what}s"),
-        };
-        let twice = times(doubles, "command that runs twice");
-        let empty = times(restarts, if copies { "restart with any older copy" } else { "restart without data" });
-        let lost = if heard {
-            "commands late or lost without limit, each reply heard"
-        } else {
-            "commands and replies late or lost without limit"
-        };
-        let leads = if lead > 0 { format!(", one of them {lead} further") } else { String::new() };
-        format!("{nodes} nodes{leads}, {attempts} attempts, a ttl of {ttl} ticks, {twice}, {empty}; {lost}")
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Phase {
-    #[default]
-    Unused,
-    Asking,
-    Confirming,
-    Holding,
-    Over,
-}
-
-/// An attempt, as its client knows it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Attempt {
-    pub(super) phase: Phase,
-    /// Ticks until its validity ends.
-    pub(super) valid: u8,
-    /// The largest fence that was handed out before it asked.
-    above: u8,
-    /// The fence that it has handed out, or wants confirmed.
-    pub(super) fence: u8,
-}
-
-/// Commands under way from an attempt to a node, and the answers that were heard from there. 0
-/// stands for nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Leg {
-    acquire: bool,
-    confirm: u8,
-    release: bool,
-    /// The counter of a grant that was heard.
-    pub(super) heard: u8,
-    /// It was heard that the fence was taken up.
-    pub(super) confirmed: bool,
-}
-
-/// Whether a node votes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Vote {
-    #[default]
-    Given,
-    /// It has lost its data, and asks the others in so many ticks.
-    Lost(u8),
-    /// It has asked, and waits so many ticks.
-    Kept(u8),
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Node {
-    /// For stories: nodes are alike, and a state is the same whichever of them is which.
-    pub(super) id: u8,
-    pub(super) owner: Option<u8>,
-    left: u8,
-    pub(super) counter: u8,
-    pub(super) vote: Vote,
-    legs: [Leg; MOST],
-}
-
-/// Largest number of attempts.
-const MOST: usize = 3;
-
-impl Node {
-    fn alike(&self) -> (Option<u8>, u8, u8, Vote, [Leg; MOST]) {
-        (self.owner, self.left, self.counter, self.vote, self.legs)
-    }
-}
-
-impl PartialEq for Node {
-    fn eq(&self, other: &Self) -> bool {
-        self.alike() == other.alike()
-    }
-}
-
-impl Hash for Node {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.alike().hash(state);
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Hash)]
-pub(super) struct State {
-    pub(super) nodes: Vec<Node>,
-    pub(super) attempts: [Attempt; MOST],
-    /// Fences that were handed out, a bit each.
-    handed: u64,
-    pub(super) doubles: u8,
-    pub(super) restarts: u8,
-    broken: Option<Fault>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Fault {
-    Fell,
-    Repeated,
-}
-
-impl State {
-    fn largest(&self) -> u8 {
-        u8::try_from(63_u32.saturating_sub(self.handed.leading_zeros())).unwrap_or(0)
-    }
-
-    pub(super) fn holders(&self) -> impl Iterator<Item = usize> {
-        let holds = |attempt: &Attempt| attempt.phase == Phase::Holding && attempt.valid > 0;
-        (0..MOST).filter(move |id| holds(&self.attempts[*id]))
-    }
-
-    fn count(&self, id: usize, is: impl Fn(&Leg) -> bool) -> usize {
-        self.nodes.iter().filter(|node| is(&node.legs[id])).count()
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
@@ -345,7 +151,23 @@ impl Quorum {
     /// The least that a majority of the others makes known of the fences so far. None if too few of
     /// them remember.
     fn counted(&self, state: &State, node: usize) -> Option<u8> {
-        self.known(state, node, |found| (found.vote == Vote::Given).then_some(found.counter))
+        self.known(state, node, |found| match found.vote {
+            Vote::Given => Some(found.counter),
+            Vote::Kept(_) => Some(found.noted),
+            Vote::Lost(_) => None,
+        })
+    }
+
+    /// The same as those make it known that vote, however few they are.
+    fn counted_by_voters(state: &State, node: usize) -> u8 {
+        let voters = state.nodes.iter().enumerate().filter(|(other, found)| *other != node && found.vote == Vote::Given);
+        voters.map(|(_, found)| found.counter).max().unwrap_or(0)
+    }
+
+    /// Whether a node has waited, and is one of a majority that has or votes.
+    fn may_vote(&self, state: &State, node: usize) -> bool {
+        let is_ready = |found: &&Node| matches!(found.vote, Vote::Given | Vote::Kept(0));
+        state.nodes[node].vote == Vote::Kept(0) && state.nodes.iter().filter(is_ready).count() >= self.bounds.majority()
     }
 
     /// The same of the ticks until the last lease from before ends.
@@ -417,8 +239,7 @@ impl Subject for Quorum {
             let restarts = state.restarts < self.bounds.restarts && found.counter > 0;
             may(restarts && !self.bounds.copies, Action::Restart(node));
             may(found.vote == Vote::Lost(0) && self.latest_end(state, node).is_some(), Action::AskOthers(node));
-            let waited = found.vote == Vote::Kept(0);
-            may(waited && (!self.rules.counts_on || self.counted(state, node).is_some()), Action::Admit(node));
+            may(self.may_vote(state, node), Action::Admit(node));
         }
         let runs = state.attempts.iter().any(|attempt| attempt.valid > 0)
             || state.nodes.iter().any(|node| node.left > 0 || matches!(node.vote, Vote::Kept(1..) | Vote::Lost(1..)));
@@ -460,9 +281,8 @@ impl Subject for Quorum {
                 }
             }
             Action::Restart(node) => {
-                let counted = self.counted(state, node).filter(|_| self.rules.counts_on && !self.rules.asks_after_wait);
                 let Node { id, legs, .. } = state.nodes[node];
-                state.nodes[node] = Node { id, legs, vote: self.back(), counter: counted.unwrap_or(0), ..Node::default() };
+                state.nodes[node] = Node { id, legs, vote: self.back(), ..Node::default() };
                 state.restarts += 1;
             }
             Action::Restore { node, owner, counter } => {
@@ -470,16 +290,24 @@ impl Subject for Quorum {
                 let vote = if self.rules.trusts_copy { Vote::Given } else { self.back() };
                 // It may last for longer than the wait: where it was released, the others know of no end.
                 let left = if owner.is_some() { self.bounds.ttl + 1 } else { 0 };
-                state.nodes[node] = Node { id, owner, left, counter, vote, legs };
+                state.nodes[node] = Node { id, owner, left, counter, noted: 0, vote, legs };
                 state.restarts += 1;
             }
             Action::AskOthers(node) => {
-                state.nodes[node].vote = Vote::Kept(self.latest_end(state, node).unwrap_or(0));
+                let noted = self.counted(state, node).filter(|_| self.rules.notes_counter).unwrap_or(0);
+                let ticks = self.latest_end(state, node).unwrap_or(0);
+                let node = &mut state.nodes[node];
+                (node.vote, node.noted) = (Vote::Kept(ticks), noted);
             }
             Action::Admit(node) => {
-                let counted = if self.rules.counts_on && self.rules.asks_after_wait { self.counted(state, node) } else { None };
+                let voters = Self::counted_by_voters(state, node);
                 let node = &mut state.nodes[node];
-                (node.vote, node.counter) = (Vote::Given, counted.unwrap_or(node.counter));
+                node.counter = match (self.rules.counts_on, self.rules.notes_counter) {
+                    (false, _) => node.counter,
+                    (true, false) => voters,
+                    (true, true) => node.noted,
+                };
+                (node.vote, node.noted) = (Vote::Given, 0);
             }
             Action::Tick => {
                 for attempt in &mut state.attempts {

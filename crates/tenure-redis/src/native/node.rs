@@ -70,21 +70,27 @@ impl RedisNode {
         Ok(self.store.run(script, &keys, args, Repeat::Freely, end).await?.0)
     }
 
-    /// The link to the server, if it is the run of it that the client knows.
-    async fn known(&self, end: Instant) -> Result<Option<Arc<Link>>, Error> {
-        let ask = |_: &Link| Commands::of(&[b"HGET", self.store.layout.memory.as_bytes(), b"run"]);
+    /// The link to the server, if it is the run of it that the client knows, and whether it votes.
+    async fn known(&self, end: Instant) -> Result<Option<(Arc<Link>, bool)>, Error> {
+        let ask = |_: &Link| Commands::of(&[b"HMGET", self.store.layout.memory.as_bytes(), b"run", b"floor"]);
         let Exchange { link, answers, .. } = self.store.connection.exchange(end, Repeat::Freely, ask).await?;
-        let run = only(answers)?.map_err(|error| translate(&error))?;
-        let is_known = matches!(&run, Value::BulkString(run) if link.run_id.get().is_some_and(|known| known.as_bytes() == run));
-        Ok(is_known.then_some(link))
+        let known: [Option<String>; 2] = read(only(answers)?)?;
+        let [run, floor] = known;
+        let is_known = run.is_some() && run.as_ref() == link.run_id.get();
+        Ok(is_known.then_some((link, floor.is_some())))
     }
 
-    /// Renews leases. None if it is another run of the server than the client knows, or may be: what is noted there does not count.
-    async fn renew_known(&self, leases: &[Lease], end: Instant) -> Result<Option<Vec<Result<RenewReply, Error>>>, Error> {
-        // Sent first, and so executed first.
-        let (known, answers) = join(self.known(end), self.store.renew_all(leases, At::Node, end)).await;
-        let is_same = known?.is_some_and(|link| self.store.connection.uses(&link));
-        Ok(is_same.then_some(answers))
+    /// Makes a call, and tells whether the node votes. It is made once more at another run of the server than the client knows, or may
+    /// know: what is noted there does not count.
+    async fn with_vote<F: Future>(&self, call: impl Fn() -> F, end: Instant) -> Result<(F::Output, bool), Error> {
+        loop {
+            // Sent first, and so executed first.
+            let (known, answer) = join(self.known(end), call()).await;
+            match known? {
+                Some((link, votes)) if self.store.connection.uses(&link) => return Ok((answer, votes)),
+                _ => self.enter(end).await?,
+            };
+        }
     }
 
     /// Asks which server this is, and what it remembers.
@@ -127,7 +133,11 @@ impl RedisNode {
             return Ok(None);
         }
         let memory = memory_of(&only(entered.answers)?.map_err(|e| translate(&e))?, process)?;
-        let _ = link.run_id.set(run);
+        if *link.run_id.get_or_init(|| run.clone()) != run {
+            // It was a replica meanwhile. What is sent over this connection is sent to the server that it was.
+            self.store.connection.drop_link(&link);
+            return Ok(None);
+        }
         Ok(Some(memory))
     }
 
@@ -288,6 +298,17 @@ impl Node for RedisNode {
         self.give_up(lease, Duration::ZERO, b"0").await
     }
 
+    async fn renew_and_vote(&self, leases: &[Lease]) -> (Vec<Result<RenewReply, Error>>, bool) {
+        let end = self.store.renewals_end(leases);
+        let renewed = self.with_vote(|| self.store.renew_all(leases, At::Node, end), end);
+        renewed.await.unwrap_or_else(|error| (leases.iter().map(|_| Err(error.clone())).collect(), true))
+    }
+
+    async fn inspect_and_vote(&self, name: Option<&Name>) -> Result<(Vec<Entry>, bool), Error> {
+        let (entries, votes) = self.with_vote(|| self.store.inspect(name), self.store.end(Duration::MAX)).await?;
+        Ok((entries?, votes))
+    }
+
     async fn memory(&self) -> Result<Memory, Error> {
         self.enter(self.store.end(Duration::MAX)).await
     }
@@ -342,16 +363,7 @@ impl Store for RedisNode {
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
-        let end = self.store.renewals_end(leases);
-        let renewed = async {
-            loop {
-                if let Some(answers) = self.renew_known(leases, end).await? {
-                    return Ok(answers);
-                }
-                self.enter(end).await?;
-            }
-        };
-        renewed.await.unwrap_or_else(|error: Error| leases.iter().map(|_| Err(error.clone())).collect())
+        self.renew_and_vote(leases).await.0
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {

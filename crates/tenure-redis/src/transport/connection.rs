@@ -654,7 +654,7 @@ impl Connection {
     }
 
     /// Drops a link that has failed. An external connection stays: the application replaces it.
-    fn drop_link(&self, failed: &Arc<Link>) {
+    pub(crate) fn drop_link(&self, failed: &Arc<Link>) {
         let mut state = self.state();
         let current = state.link.as_ref().is_some_and(|link| Arc::ptr_eq(link, failed));
         if current && self.source.is_ours() {

@@ -1,11 +1,18 @@
 //! Passwords that change while locks are in use.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use tenure::Locker;
 use tenure::store::{Credentials, Login};
 use tenure_redis::Options;
-use tenure_testkit::{Passwords, RedisCluster, RedisServer, SentinelGroup, admit, rotation};
+use tenure_testkit::{Passwords, Proxy, RedisCluster, RedisServer, SentinelGroup, admit, rotation};
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
-use crate::patient;
+use crate::pretender::listens_as;
+use crate::quorum::wait_for;
+use crate::{PATIENCE, patient};
 
 async fn locker(url: &str, credentials: Credentials) -> Locker {
     Locker::new(Options::parse(url).unwrap().credentials(credentials).open().await.unwrap())
@@ -65,6 +72,33 @@ async fn the_sentinels_are_logged_in_to_by_their_own_function() {
     let options = Options::parse(&group.url()).unwrap().sentinel_credentials(Credentials::asking("the vault", ask));
     let locks = Locker::new(options.open().await.unwrap());
     locks.mutex("door").acquire().await.unwrap().release().await.unwrap();
+}
+
+/// What stands before the server has lost it for some seconds, and says so to whoever connects anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_goes_on_while_a_proxy_refuses_new_connections() {
+    for answer in ["-DENIED no upstream\r\n", "-ERR upstream failure\r\n", "HTTP/1.1 502 Bad Gateway\r\n\r\n"] {
+        let server = RedisServer::start();
+        let proxy = Proxy::start_opaque(server.addr());
+        let held = locker(&server.url(), Credentials::default()).await.mutex("door").acquire().await.unwrap();
+        let (locks, waits) = (locker(&proxy.url(), Credentials::default()).await, Arc::new(Notify::new()));
+        let tells = Arc::clone(&waits);
+        let waiter = tokio::spawn(locks.mutex("door").on_wait(move |_| tells.notify_one()).acquire());
+        waits.notified().await;
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counts = Arc::clone(&asked);
+        proxy.lead_to(listens_as(move |_| {
+            counts.fetch_add(1, Ordering::Relaxed);
+            answer.into()
+        }));
+        proxy.cut();
+        wait_for("it to be refused, or to give up", || asked.load(Ordering::Relaxed) >= 20 || waiter.is_finished()).await;
+        proxy.lead_to(server.addr());
+        proxy.cut();
+        held.release().await.unwrap();
+        let granted = timeout(PATIENCE, waiter).await.expect("it waits for ever").unwrap();
+        assert!(granted.is_ok(), "{answer:?}: {}", granted.unwrap_err());
+    }
 }
 
 /// A function that does not answer costs the call its time, and is named.

@@ -4,10 +4,11 @@ use std::fs;
 use std::time::Duration;
 
 use tenure::store::quorum::{Node, Quorum};
-use tenure::store::{ReleaseReply, RenewReply, Store};
+use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Store};
 use tenure::{Lease, Share};
 use tenure_redis::Options;
 use tenure_testkit::{RedisServer, Reply, wait_until};
+use tokio::time::timeout;
 
 use crate::quorum::{Servers, asks, fence_of, granted, quorum, release, wait_for};
 use crate::{LONG, PATIENCE, patient};
@@ -183,6 +184,96 @@ async fn the_others_are_not_asked_as_soon_as_a_loss_is_found() {
         }
     }
     panic!("they are kept out at once, by what the others know then");
+}
+
+/// It was broken at two of three, one of which comes back with a copy from before. The third was away.
+#[tokio::test]
+async fn a_copy_renews_no_lease() {
+    let all = three(true);
+    let url = patient(&all.url());
+    let (a, b) = (quorum(&url).await, quorum(&url).await);
+    let [(first, proxy), _, (third, to_third)] = &all.servers[..] else { unreachable!() };
+    let (broken, _) = granted(&a, "door", LONG).await;
+    wait_for("all to grant it", || all.servers.iter().all(|(server, _)| server.command(&["EXISTS", "door"]) == 1)).await;
+    let copy = first.snapshot();
+    to_third.refuse();
+    to_third.cut();
+    release(&b, &broken).await;
+    granted(&b, "door", LONG).await;
+    first.restart_with(&copy);
+    proxy.cut();
+    to_third.accept();
+    let renewed = a.renew(&[broken.lease()]).await;
+    assert!(!matches!(renewed[..], [Ok(RenewReply::Renewed)]), "two hold");
+    assert_eq!([first, third].map(|server| server.cli("GET door") == broken.owner.to_string()), [true, true]);
+}
+
+/// Nobody asks for another lease, and the server is so far away that the others have decided before it answers.
+#[tokio::test]
+async fn renewals_begin_the_admission_of_a_server_that_is_slow() {
+    let all = three(true);
+    let store = quorum(&patient(&all.url())).await;
+    let (held, _) = granted(&store, "door", LONG).await;
+    let (first, proxy) = &all.servers[0];
+    first.restart();
+    proxy.cut();
+    proxy.delay(Duration::from_millis(100));
+    let begun = async {
+        while first.cli("HGET tenure:node note").is_empty() {
+            assert!(matches!(store.renew(&[held.lease()]).await[..], [Ok(RenewReply::Renewed)]));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(PATIENCE, begun).await.expect("it is never begun");
+}
+
+/// It was a replica for a moment, and took no data. On the connections of before, nothing may count.
+#[tokio::test]
+async fn a_client_finds_out_that_a_server_is_another_than_it_was() {
+    let all = three(false);
+    let node = || Options::parse(&all.servers[0].1.url()).unwrap().node().unwrap();
+    let (a, b) = (node(), node());
+    let held = asks("door", LONG);
+    assert!(matches!(a.acquire(&held).await.unwrap(), AcquireReply::Granted(_)));
+    let (first, _) = &all.servers[0];
+    assert_eq!(first.command(&["REPLICAOF", "127.0.0.1", "1"]), "OK");
+    first.promote();
+    assert!(b.memory().await.unwrap().kept_out().is_some());
+    let (renewed, votes) = timeout(PATIENCE, a.renew_and_vote(&[held.lease()])).await.expect("it goes on asking");
+    assert!(!votes && matches!(renewed[..], [Ok(RenewReply::Renewed)]), "{renewed:?}");
+}
+
+/// All of a majority come back as they were before it was released.
+#[tokio::test]
+async fn a_released_lease_does_not_come_back_with_a_copy() {
+    for share in [Share::MUTEX, Share::READ] {
+        let all = three(false);
+        let store = quorum(&patient(&all.url())).await;
+        let others = |server: &RedisServer| server.cli("SET gate another");
+        let long = asks("door", Duration::from_secs(7_200)).with_share(share);
+        assert!(fence_of(&store, &long).await.is_some());
+        let has = |exists: i64| move |(server, _): &(RedisServer, _)| server.command(&["EXISTS", "door"]) == exists;
+        wait_for("all to grant it", || all.servers.iter().all(has(1))).await;
+        for (server, _) in &all.servers {
+            others(server);
+            server.cli("SAVE");
+        }
+        release(&store, &long).await;
+        wait_for("all to be free", || all.servers.iter().all(has(0))).await;
+        for (server, proxy) in &all.servers {
+            server.restart();
+            proxy.cut();
+            assert_eq!(server.command(&["EXISTS", "door"]), 1);
+        }
+        store.admit().await.unwrap();
+        let (next, _) = granted(&store, "door", LONG).await;
+        wait_for("the others to drop it", || {
+            all.servers.iter().all(|(server, _)| server.cli("GET door") == next.owner.to_string())
+        })
+        .await;
+        let gate = store.acquire(&asks("gate", LONG)).await;
+        assert!(matches!(gate, Ok(AcquireReply::Busy(_))), "a key of another client has no end: {gate:?}");
+    }
 }
 
 /// Time until the latest end that a server knows of a name, ms. None without one.

@@ -9,6 +9,8 @@ const TWICE: Bounds = Bounds { doubles: 1, ..THREE };
 /// Counters disagree from the beginning.
 const AHEAD: Bounds = Bounds { lead: 1, heard: true, ..THREE };
 const FORGETFUL: Bounds = Bounds { restarts: 1, ttl: 2, ..THREE };
+/// Two nodes lose their data, at once or in turn.
+const FORGETFUL_TWICE: Bounds = Bounds { restarts: 2, ttl: 1, heard: true, ..THREE };
 const OLDER: Bounds = Bounds { copies: true, ttl: 1, ..FORGETFUL };
 
 const PROMISES: &[Promise] = &[Promise::OneHolder, Promise::FencesRise, Promise::FencesDiffer];
@@ -34,6 +36,7 @@ pub(in crate::models) fn standing() -> Vec<Model> {
         holds("quorum", "a quorum with fences", THREE),
         holds("quorum-twice", "the same, a command runs twice", TWICE),
         holds("quorum-forgetful", "the same, a node loses its data", FORGETFUL),
+        holds("quorum-forgetful-twice", "the same, two nodes lose their data", FORGETFUL_TWICE),
         holds("quorum-older", "the same, a node comes back with an older copy of its data", OLDER),
     ]
 }
@@ -129,10 +132,10 @@ pub(in crate::models) fn broken() -> Vec<Model> {
             Promise::FencesRise,
         ),
         breaks(
-            "quorum-asks-early",
-            "a node that lost its data asks the others before it waits",
-            Rules { asks_after_wait: false, ..tenure },
-            FORGETFUL,
+            "quorum-counts-of-few",
+            "a node that waited counts on from those that vote, however few they are",
+            Rules { notes_counter: false, ..tenure },
+            FORGETFUL_TWICE,
             Promise::FencesRise,
         ),
     ]

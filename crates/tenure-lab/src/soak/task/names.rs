@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tenure::Owner;
 
 use super::{Cut, MUTEXES, PERMITS, SHARED, Task, now};
 
@@ -85,6 +86,10 @@ impl Task {
         let acquire = self.locker.mutex(name).ttl(LONG);
         let cut = if self.rng.u8(0..16) == 0 { self.cut(50) } else { Cut::Never };
         let how = self.rng.u8(0..3);
+        let acquire = match self.rng.u8(0..8) {
+            0 => acquire.token(Owner::from_bytes(format!("a caller's {:016x}", self.rng.u64(..)).into_bytes())),
+            _ => acquire,
+        };
         self.tally.waits += u64::from(how > 0);
         let guard = match how {
             0 => {

@@ -27,13 +27,16 @@ pub(super) struct Noted {
     pub(super) wait: Option<Duration>,
     /// How long it had waited when this was noted: since its loss was found, or since the others were asked.
     pub(super) waited: Duration,
+    /// How far it has to count on from, as the others knew when they were asked.
+    pub(super) counter: u64,
     /// Times of the nodes' clocks then.
-    clocks: BTreeMap<String, Duration>,
+    pub(super) clocks: BTreeMap<String, Duration>,
 }
 
 impl Noted {
-    pub(super) fn new(wait: Option<Duration>, waited: Duration, clocks: &[Clock]) -> Self {
-        Self { wait, waited, clocks: clocks.iter().map(|clock| (clock.run.clone(), clock.time)).collect() }
+    /// The same with the times of these clocks.
+    pub(super) fn at(self, clocks: &[Clock]) -> Self {
+        Self { clocks: clocks.iter().map(|clock| (clock.run.clone(), clock.time)).collect(), ..self }
     }
 
     /// Reads what its [`Display`](fmt::Display) has written. What nobody of ours has written says nothing.
@@ -42,8 +45,9 @@ impl Noted {
         let mut words = note.split(' ');
         let wait = words.next().and_then(span);
         let waited = words.next().and_then(span).unwrap_or_default();
+        let counter = words.next().and_then(|digits| digits.parse().ok()).unwrap_or_default();
         let clocks = words.filter_map(|word| word.split_once('=')).filter_map(|(run, time)| Some((run.to_owned(), span(time)?)));
-        Self { wait, waited, clocks: clocks.collect() }
+        Self { wait, waited, counter, clocks: clocks.collect() }
     }
 
     /// Time since this was noted, by one clock. None if it was not noted, or has been set back.
@@ -58,9 +62,9 @@ impl Noted {
         spans.get(need - 1).copied().unwrap_or_default()
     }
 
-    /// Whether all of these clocks are noted.
+    /// Whether all of these clocks are noted, and none has been set back since.
     pub(super) fn knows(&self, clocks: &[Clock]) -> bool {
-        clocks.iter().all(|clock| self.clocks.contains_key(&clock.run))
+        clocks.iter().all(|clock| self.since(clock).is_some())
     }
 }
 
@@ -70,7 +74,7 @@ impl fmt::Display for Noted {
             Some(wait) => write!(f, "{}", wait.as_millis())?,
             None => f.write_str("-")?,
         }
-        write!(f, " {}", self.waited.as_millis())?;
+        write!(f, " {} {}", self.waited.as_millis(), self.counter)?;
         self.clocks.iter().try_for_each(|(run, time)| write!(f, " {run}={}", time.as_millis()))
     }
 }
@@ -85,7 +89,7 @@ mod tests {
 
     #[test]
     fn no_minority_of_the_clocks_says_how_much_time_has_passed() {
-        let noted = Noted::new(None, Duration::ZERO, &clocks([("a", 100), ("b", 200), ("c", 300)]));
+        let noted = Noted { counter: 7, ..Noted::default() }.at(&clocks([("a", 100), ("b", 200), ("c", 300)]));
         assert_eq!(Noted::read(&noted.to_string()), noted);
         for (now, secs) in [
             (clocks([("a", 105), ("b", 205), ("c", 305)]), 5),
@@ -98,11 +102,13 @@ mod tests {
         ] {
             assert_eq!(noted.passed(now.clone(), 2), Duration::from_secs(secs), "{now:?}");
         }
+        assert!(noted.knows(&clocks([("a", 105), ("c", 300)])));
+        assert!(!noted.knows(&clocks([("a", 99)])), "it was set back, and measures nothing until it is noted anew");
     }
 
     #[test]
     fn what_nobody_of_ours_has_noted_says_nothing() {
-        for note in ["", "x", "- x a b=c"] {
+        for note in ["", "x", "- x y a b=c"] {
             assert_eq!(Noted::read(note), Noted::default(), "{note}");
         }
     }

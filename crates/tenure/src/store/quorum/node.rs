@@ -34,6 +34,17 @@ pub trait Node: Store {
         self.release(lease, Duration::ZERO).await
     }
 
+    /// Renews leases, and tells whether the node votes. What one that does not vote has renewed may be the copy of a lease
+    /// that has ended.
+    async fn renew_and_vote(&self, leases: &[Lease]) -> (Vec<Result<RenewReply, Error>>, bool) {
+        (self.renew(leases).await, true)
+    }
+
+    /// Inspects names, and tells whether the node votes. One that does not vote may have forgotten leases, or show copies.
+    async fn inspect_and_vote(&self, name: Option<&Name>) -> Result<(Vec<Entry>, bool), Error> {
+        Ok((self.inspect(name).await?, true))
+    }
+
     /// Returns what the node remembers of the leases that it has granted.
     async fn memory(&self) -> Result<Memory, Error>;
 
@@ -99,6 +110,14 @@ pub enum Vote {
 }
 
 impl Memory {
+    pub(super) const fn counter(&self) -> Option<u64> {
+        if let Vote::Given { counter } = self.vote { Some(counter) } else { None }
+    }
+
+    pub(super) fn loss(&self) -> Option<(&str, &str)> {
+        if let Vote::Lost { loss, note } = &self.vote { Some((loss, note)) } else { None }
+    }
+
     /// Why a node does not vote, as the end of a sentence about it, and the time after which that may have changed.
     /// None if it votes.
     ///

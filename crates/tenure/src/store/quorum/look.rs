@@ -1,0 +1,68 @@
+//! What a majority knows of its names.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Quorum;
+use super::round::{Round, Until};
+use crate::store::too_few;
+use crate::{Entry, Error, Fence, Holder, Name};
+
+impl Quorum {
+    pub(super) async fn look(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
+        let mut round =
+            Round::new(Until::after(self.limit(Duration::MAX))).hurrying_after(self.majority(), self.node_timeout(Duration::MAX));
+        for (at, node) in self.nodes.iter().enumerate() {
+            let (node, name) = (Arc::clone(node), name.cloned());
+            round.ask(at, async move { node.inspect_and_vote(name.as_ref()).await });
+        }
+        let (mut answered, mut voted, mut failures) = (0, 0, Vec::new());
+        let mut names: HashMap<Name, Vec<(Holder, bool)>> = HashMap::new();
+        while let Some((_, answer)) = round.next().await {
+            match answer {
+                Ok((entries, votes)) => {
+                    answered += 1;
+                    voted += usize::from(votes);
+                    for entry in entries {
+                        names.entry(entry.name).or_default().extend(entry.holders.into_iter().map(|holder| (holder, votes)));
+                    }
+                }
+                Err(failed) => failures.push(failed),
+            }
+        }
+        let nodes = self.nodes.len();
+        if answered < self.majority() {
+            let what = format!("{answered} of {nodes} nodes could be looked at");
+            return Err(too_few(what, nodes - self.majority(), nodes - answered - failures.len(), failures));
+        }
+        let mut entries: Vec<Entry> =
+            names.into_iter().map(|(name, holders)| Entry::new(name, self.by_majority(holders, voted), Vec::new())).collect();
+        entries.retain(Entry::is_in_use);
+        Ok(entries)
+    }
+
+    /// The holders that enough of the nodes know, with the ttl that enough of them keep. A node that has not answered, or does not
+    /// vote, may have granted to them as well: a name that may be held is not shown as free.
+    fn by_majority(&self, found: Vec<(Holder, bool)>, voted: usize) -> Vec<Holder> {
+        let mut holders: Vec<Vec<(Holder, bool)>> = Vec::new();
+        for holder in found {
+            match holders.iter_mut().find(|same| same[0].0.owner == holder.0.owner) {
+                Some(same) => same.push(holder),
+                None => holders.push(vec![holder]),
+            }
+        }
+        let held = |same: Vec<(Holder, bool)>| {
+            let need = self.need(same[0].0.share).unwrap_or_else(|_| self.majority());
+            let known = same.iter().filter(|(_, votes)| *votes).count();
+            let mut same: Vec<Holder> = same.into_iter().map(|(holder, _)| holder).collect();
+            same.sort_by_key(|holder| std::cmp::Reverse(holder.ttl.unwrap_or(Duration::MAX)));
+            // A node may have noted a number of its own, before the others agreed.
+            let agreed = |fence: &Fence| same.iter().filter(|holder| holder.fence == Some(*fence)).count() >= need;
+            let fence = same.iter().filter_map(|holder| holder.fence).find(|fence| self.features.fence && agreed(fence));
+            let silent = self.nodes.len() - voted;
+            (known + silent >= need).then(|| same.swap_remove(need.min(same.len()) - 1).with_fence(fence))
+        };
+        holders.into_iter().filter_map(held).collect()
+    }
+}

@@ -1,0 +1,280 @@
+//! What the nodes say about one of them that has lost its data, and what follows.
+
+use std::time::Duration;
+
+use super::absence::{NEW, Noted, SETTLED};
+use super::node::{Clock, Memory, Vote};
+
+/// How long a node stays out if too few others know when leases end.
+const LONGEST: Duration = Duration::from_secs(3_600);
+
+/// The others are asked again, and what has passed is noted anew, after so long.
+pub(super) const NOTED_AGAIN: Duration = Duration::from_secs(1);
+
+/// The next thing to do about a node.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Nothing,
+    Note(Noted),
+    Admit { counter: u64 },
+}
+
+/// Answer of a node, and how long after the first question it came.
+pub(super) struct Answer {
+    pub(super) memory: Memory,
+    pub(super) took: Duration,
+}
+
+impl Answer {
+    /// Its clock at the first question, or an earlier time.
+    fn clock_at_first(&self) -> Option<Clock> {
+        self.memory.clock.clone().map(|Clock { run, time }| Clock { run, time: time.saturating_sub(self.took) })
+    }
+}
+
+/// Answers of the nodes about one of them that has lost its data.
+pub(super) struct Seen<'a> {
+    pub(super) own: &'a Answer,
+    /// Those of the others that have answered.
+    pub(super) others: Vec<&'a Answer>,
+    pub(super) nodes: usize,
+}
+
+impl Seen<'_> {
+    const fn majority(&self) -> usize {
+        self.nodes / 2 + 1
+    }
+
+    /// Number of others of which one at least has seen what a majority has, whichever that was.
+    const fn enough(&self) -> usize {
+        self.nodes - self.majority() + 1
+    }
+
+    fn answers(&self) -> impl Iterator<Item = &Answer> {
+        self.others.iter().copied().chain([self.own])
+    }
+
+    /// Time since something was noted, until the first question, by the clocks of a majority.
+    fn passed(&self, noted: &Noted) -> Duration {
+        noted.passed(self.answers().filter_map(Answer::clock_at_first), self.majority())
+    }
+
+    pub(super) fn step(&self, noted: &Noted) -> Step {
+        let passed = self.passed(noted);
+        let waited = noted.waited + passed;
+        let begun = |wait| Noted { wait: Some(wait), counter: self.counted(), ..Noted::default() };
+        let now = match noted.wait {
+            Some(wait) => {
+                let wait = self.known_wait().map_or(wait, |known| wait.min(waited + known));
+                Noted { wait: Some(wait), waited, ..noted.clone() }
+            }
+            None if waited < SETTLED => Noted { waited, ..noted.clone() },
+            None => self.wait(waited).map_or_else(|| Noted { waited, ..noted.clone() }, begun),
+        };
+        if now.wait.is_some_and(|wait| now.waited >= wait) && self.others_are_ready() {
+            return Step::Admit { counter: now.counter.max(self.counted()) };
+        }
+        let clocks: Vec<Clock> = self.answers().filter_map(|answer| answer.memory.clock.clone()).collect();
+        let is_news = now.wait != noted.wait || passed >= NOTED_AGAIN || !noted.knows(&clocks);
+        if is_news { Step::Note(now.at(&clocks)) } else { Step::Nothing }
+    }
+
+    /// Whether the others that vote, or have waited as well, are a majority with this node.
+    fn others_are_ready(&self) -> bool {
+        let is_ready = |answer: &&&Answer| answer.memory.loss().is_none_or(|(_, note)| self.left(note) == Some(Duration::ZERO));
+        self.others.iter().filter(is_ready).count() + 1 >= self.majority()
+    }
+
+    /// How long a node has to wait from the first question on, by what is noted there.
+    fn left(&self, note: &str) -> Option<Duration> {
+        let noted = Noted::read(note);
+        Some(noted.wait?.saturating_sub(noted.waited + self.passed(&noted)))
+    }
+
+    /// Time from the first question to the latest end of a lease from before, as far as a node knows. None if it knows nothing.
+    fn known_end(&self, answer: &Answer) -> Option<Duration> {
+        let Answer { memory, took } = answer;
+        // The node has counted from its answer, which came later.
+        let end = if memory.latest_end.is_zero() { Duration::ZERO } else { *took + memory.latest_end };
+        match memory.loss() {
+            None => Some(end),
+            Some((_, note)) => self.left(note).map(|left| left.max(end)),
+        }
+    }
+
+    /// Time from the first question to the latest end of a lease from before. None if too few others know.
+    fn known_wait(&self) -> Option<Duration> {
+        let mut ends: Vec<Duration> = self.others.iter().filter_map(|answer| self.known_end(answer)).collect();
+        ends.sort_unstable();
+        // Any that are enough know all of them, so those which know the least decide.
+        ends.get(self.enough() - 1).copied()
+    }
+
+    /// How long a node whose loss was found `since` stays out from now on. None if too few have answered.
+    fn wait(&self, since: Duration) -> Option<Duration> {
+        let nobody_can_know = || {
+            // Those that did not answer might.
+            let all = self.others.len() + 1 == self.nodes;
+            let are_new = self.answers().all(|answer| answer.memory.is_new);
+            all.then(|| if are_new { NEW.saturating_sub(since) } else { LONGEST })
+        };
+        self.known_wait().or_else(nobody_can_know)
+    }
+
+    /// The largest counter from before that the others know.
+    fn counted(&self) -> u64 {
+        let counter = |answer: &&Answer| match &answer.memory.vote {
+            Vote::Given { counter } => *counter,
+            Vote::Lost { note, .. } => Noted::read(note).counter,
+        };
+        self.others.iter().map(counter).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn secs(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    /// The clocks of all nodes say this much when something is noted, and so much more when they are asked.
+    const NOTED: Duration = secs(1_000);
+    const LATER: Duration = secs(10);
+
+    fn clock(at: usize, time: Duration) -> Clock {
+        Clock { run: format!("run{at}"), time }
+    }
+
+    /// By the clocks of five nodes.
+    fn noted(wait: Option<u64>, waited: u64, counter: u64) -> String {
+        let clocks: Vec<Clock> = (0..5).map(|at| clock(at, NOTED)).collect();
+        Noted { wait: wait.map(secs), waited: secs(waited), counter, ..Noted::default() }.at(&clocks).to_string()
+    }
+
+    #[allow(clippy::unnecessary_wraps, reason = "none stands for a node that does not answer")]
+    fn memory(vote: Vote, end: u64) -> Option<Memory> {
+        Some(Memory { vote, latest_end: secs(end), is_new: false, clock: None })
+    }
+
+    fn whole(end: u64, counter: u64) -> Option<Memory> {
+        memory(Vote::Given { counter }, end)
+    }
+
+    fn lost() -> Option<Memory> {
+        memory(Vote::Lost { loss: "x".to_owned(), note: noted(None, 0, 0) }, 0)
+    }
+
+    /// It has so long to wait now.
+    fn waiting(left: u64, end: u64) -> Option<Memory> {
+        waiting_to_count_on(left, end, 0)
+    }
+
+    fn waiting_to_count_on(left: u64, end: u64, counter: u64) -> Option<Memory> {
+        memory(Vote::Lost { loss: "x".to_owned(), note: noted(Some(LATER.as_secs() + 7 + left), 7, counter) }, end)
+    }
+
+    fn new(of: Option<Memory>) -> Option<Memory> {
+        of.map(|memory| Memory { is_new: true, ..memory })
+    }
+
+    /// The next thing to do about a node, as the others answer. None stands for one that does not.
+    fn step<const N: usize>(own: Option<Memory>, others: [Option<Memory>; N]) -> Step {
+        step_after(own, others, Duration::ZERO)
+    }
+
+    fn step_after<const N: usize>(own: Option<Memory>, others: [Option<Memory>; N], took: Duration) -> Step {
+        let nodes = std::iter::once(own).chain(others).enumerate();
+        let answer = |(at, memory): (usize, Option<Memory>)| {
+            memory.map(|memory| Answer { memory: Memory { clock: Some(clock(at, NOTED + LATER)), ..memory }, took })
+        };
+        let answers: Vec<Option<Answer>> = nodes.map(answer).collect();
+        let own = answers[0].as_ref().unwrap();
+        let (_, note) = own.memory.loss().unwrap();
+        Seen { own, others: answers[1..].iter().flatten().collect(), nodes: N + 1 }.step(&Noted::read(note))
+    }
+
+    /// How long a node then has to wait. None if nobody can say, or it need not.
+    fn wait<const N: usize>(own: Option<Memory>, others: [Option<Memory>; N]) -> Option<Duration> {
+        match step(own, others) {
+            Step::Note(noted) => noted.wait,
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_node_stays_out_until_the_latest_end_of_a_lease_of_any_majority() {
+        // Of five, three others are enough: they meet what is left of every majority.
+        assert_eq!(wait(lost(), [whole(30, 7), whole(60, 9), whole(0, 8), None]), Some(secs(60)));
+        assert_eq!(wait(lost(), [whole(30, 7), whole(60, 9), lost(), whole(5, 1)]), Some(secs(60)));
+        assert_eq!(wait(lost(), [whole(30, 7), waiting(900, 0), whole(9, 8), whole(5, 1)]), Some(secs(30)));
+        assert_eq!(step(lost(), [whole(0, 7), whole(0, 9)]), Step::Admit { counter: 9 });
+    }
+
+    /// Otherwise servers that are restarted one after another would cause an hour without a grant.
+    #[test]
+    fn a_node_that_waits_knows_until_when_what_it_has_forgotten_can_stand() {
+        assert_eq!(wait(lost(), [whole(30, 7), waiting(20, 5)]), Some(secs(30)));
+        assert_eq!(wait(lost(), [whole(10, 7), waiting(20, 5)]), Some(secs(20)));
+        assert_eq!(wait(lost(), [whole(10, 7), waiting(20, 40)]), Some(secs(40)));
+        assert_eq!(wait(lost(), [None, waiting(20, 40), whole(0, 1), whole(0, 2)]), Some(secs(40)));
+    }
+
+    #[test]
+    fn a_node_waits_for_others_that_may_know_and_longest_if_nobody_can() {
+        assert_eq!(wait(lost(), [whole(30, 7), None, None, whole(60, 9)]), None);
+        assert_eq!(wait(lost(), [lost(), lost(), lost(), whole(60, 9)]), Some(LONGEST));
+        assert_eq!(wait(lost(), [lost(), lost()]), Some(LONGEST));
+        assert_eq!(wait(lost(), [whole(30, 7), None]), None);
+    }
+
+    #[test]
+    fn nodes_that_are_all_new_vote_soon() {
+        assert_eq!(wait(new(lost()), [new(lost()), new(lost())]), Some(secs(20)));
+        assert_eq!(wait(new(lost()), [new(lost()), new(whole(0, 5))]), Some(secs(20)));
+        for (own, other) in [(new(lost()), lost()), (new(lost()), whole(0, 1)), (lost(), new(lost()))] {
+            assert_eq!(wait(own, [new(lost()), other]), Some(LONGEST));
+        }
+        assert_eq!(wait(new(lost()), [new(lost()), None]), None);
+    }
+
+    /// Otherwise it would grant something that decides nothing, and look used to the others, which are as new.
+    #[test]
+    fn a_node_that_has_waited_is_admitted_when_a_majority_has() {
+        assert_eq!(step(waiting(0, 0), [waiting(0, 0), lost()]), Step::Admit { counter: 0 });
+        assert_eq!(step(waiting(0, 0), [whole(0, 3), None]), Step::Admit { counter: 3 });
+        let waits = |step| assert!(matches!(step, Step::Note(_)), "{step:?}");
+        waits(step(waiting(0, 0), [waiting(1, 0), lost()]));
+        waits(step(waiting(1, 0), [whole(1, 3), whole(0, 4)]));
+        waits(step(waiting(1, 0), [whole(0, 3), None]));
+    }
+
+    /// A lease that was released everywhere cannot stand.
+    #[test]
+    fn a_node_waits_no_longer_than_for_what_the_others_still_know() {
+        assert_eq!(step(waiting(900, 0), [whole(0, 3), whole(0, 4)]), Step::Admit { counter: 4 });
+        assert_eq!(step(waiting(900, 0), [whole(0, 3), waiting(0, 0)]), Step::Admit { counter: 3 });
+        assert_eq!(wait(waiting(900, 0), [whole(5, 3), whole(0, 4)]), Some(LATER + secs(7 + 5)));
+        assert_eq!(wait(waiting(900, 0), [whole(5, 3), None]), Some(LATER + secs(7 + 900)));
+        assert_eq!(wait(waiting(5, 0), [whole(900, 3), whole(0, 4)]), Some(LATER + secs(7 + 5)), "it was granted since");
+    }
+
+    /// Of the nodes that have counted a fence, one lost its data before the other did.
+    #[test]
+    fn a_node_counts_on_from_what_one_that_waits_had_noted() {
+        let noted = |step| if let Step::Note(noted) = step { noted.counter } else { panic!("{step:?}") };
+        assert_eq!(noted(step(lost(), [whole(9, 3), waiting_to_count_on(5, 0, 8)])), 8);
+        assert_eq!(step(waiting_to_count_on(0, 0, 8), [whole(0, 3), None]), Step::Admit { counter: 8 });
+        assert_eq!(noted(step(waiting_to_count_on(5, 0, 8), [whole(9, 9), None])), 8);
+    }
+
+    #[test]
+    fn what_the_nodes_have_taken_to_answer_has_not_passed() {
+        let took = |secs_: u64| step_after(lost(), [whole(0, 1), whole(0, 1)], secs(secs_));
+        assert_eq!(took(7), Step::Admit { counter: 1 });
+        assert!(matches!(took(8), Step::Note(Noted { wait: None, waited, .. }) if waited == secs(2)));
+        let late = step_after(lost(), [whole(60, 1), whole(0, 1)], secs(1));
+        assert!(matches!(&late, Step::Note(noted) if noted.wait == Some(secs(61))), "the end came a second later: {late:?}");
+    }
+}
