@@ -25,7 +25,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tenure::store::Store;
 use tenure::{BootTime, Error, Locker, MemoryStore, Owner};
-use tenure_testkit::{RedisServer, Reply, patiently};
+use tenure_testkit::{RedisServer, Reply, admit, patiently};
 
 use self::absence::take_turns;
 use self::faults::{Broken, Faults, Nodes};
@@ -196,6 +196,10 @@ fn crew(lab: &Lab, plan: &Plan, word: &'static str, address: &Address, broken: B
         _ => Faults::new(plan, broken).go_on(&mut crew, end, &referee)?,
     };
     let (mut tally, dead) = crew.end();
+    if let Broken::Nodes(nodes) | Broken::OneOf(nodes, _) = broken {
+        // What few servers have kept may be held at those that do not vote.
+        admit(&nodes.url(false));
+    }
     if let Broken::OneOf(_, witness) = broken {
         tally.judge_outages(|began, ended| witness.could_answer(began, ended));
     }
