@@ -24,7 +24,7 @@ use futures_util::stream::BoxStream;
 pub use self::credentials::{Credentials, Login};
 pub use self::features::{Features, operation_timeout};
 pub use self::request::{AcquireReply, Busy, Durable, Enqueue, Grant, Notice, ReleaseReply, RenewReply, Request};
-pub use self::several::too_few;
+pub use self::several::{too_few, turn};
 use crate::{Entry, Error, Lease, Name};
 
 /// A place where names are held: a Redis, a file, a table.
