@@ -4,6 +4,7 @@
 
 pub mod all;
 pub(crate) mod call;
+mod connect;
 mod credentials;
 mod features;
 pub(crate) mod lease;
@@ -21,6 +22,7 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 
+pub use self::connect::connect;
 pub use self::credentials::{Credentials, Login};
 pub use self::features::{Features, operation_timeout};
 pub use self::request::{AcquireReply, Busy, Durable, Enqueue, Grant, Notice, ReleaseReply, RenewReply, Request};

@@ -13,7 +13,7 @@ use tenure::Error;
 use tenure::store::record::Listeners;
 use tenure::store::{Login, too_few, turn};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::types::{ToSql, Type};
@@ -240,7 +240,7 @@ impl Socket {
     async fn connect(host: &Host, port: u16) -> io::Result<Self> {
         match host {
             Host::Tcp(host) => {
-                let stream = TcpStream::connect((host.as_str(), port)).await?;
+                let stream = tenure::store::connect(lookup_host((host.as_str(), port)).await?, TcpStream::connect).await?;
                 stream.set_nodelay(true)?;
                 // The kernel notices a dead peer, if our own timeouts have not noticed before.
                 sockopt::set_socket_keepalive(&stream, true)?;
