@@ -9,7 +9,7 @@ use futures_util::future::{Either, select, try_join_all};
 use futures_util::{StreamExt as _, stream};
 use http::uri::PathAndQuery;
 use prost::Message;
-use tenure::store::{Credentials, too_few};
+use tenure::store::{Credentials, too_few, turn};
 use tenure::{Error, ErrorKind};
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, timeout_at};
@@ -175,8 +175,8 @@ impl Connection {
     {
         let mut failures = Vec::new();
         for (at, left) in (1..=self.members.len()).rev().enumerate() {
-            let share = end.saturating_duration_since(Instant::now()) / u32::try_from(left).unwrap_or(1);
-            let until = Instant::now() + share;
+            let now = Instant::now();
+            let until = now + turn(end.saturating_duration_since(now), left);
             let asked = match self.connect(at, until).await {
                 Ok(_) => self.call(path, request.clone(), until).await,
                 Err(error) => Err(Failed::unsent(error)),
@@ -265,9 +265,9 @@ impl Connection {
         let first = self.state().at;
         let mut last = None;
         for tried in 0..self.members.len() {
-            let (at, left) = ((first + tried) % self.members.len(), end.saturating_duration_since(Instant::now()));
-            let share = left / u32::try_from(self.members.len() - tried).unwrap_or(1);
-            match self.connect(at, Instant::now() + share).await {
+            let (at, now) = ((first + tried) % self.members.len(), Instant::now());
+            let until = now + turn(end.saturating_duration_since(now), self.members.len() - tried);
+            match self.connect(at, until).await {
                 Ok(live) => return Ok(live),
                 Err(error) => last = Some(error),
             }

@@ -64,7 +64,7 @@ impl EtcdStore {
         let (mut names, mut header) = (HashMap::<Name, Vec<KeyValue>>::new(), Header::default());
         loop {
             let request = RangeRequest { key, range_end: range_end.clone(), limit: PAGE, ..RangeRequest::default() };
-            let page = self.shared.range(request, end).await?;
+            let page = self.shared.locks(request, end).await?;
             header = page.header.unwrap_or(header);
             let next = page.kvs.last().map(|last| [&last.key[..], &[0]].concat());
             for kv in page.kvs {

@@ -126,10 +126,14 @@ impl Shared {
     }
 
     /// Reads the keys of a range, and the values of locks.
-    async fn locks(&self, request: RangeRequest, end: Instant) -> Result<RangeResponse, Error> {
-        let keys = RangeRequest { keys_only: true, ..request };
+    pub(crate) async fn locks(&self, request: RangeRequest, end: Instant) -> Result<RangeResponse, Error> {
+        let keys = RangeRequest { keys_only: true, ..request.clone() };
         let mut range: RangeResponse = self.connection.call_large(RANGE, keys, end).await?;
+        self.saw(range.header.as_ref());
         let revision = range.header.map_or(0, |header| header.revision);
+        if range.kvs.len() > READS && range.kvs.iter().all(|kv| self.layout.name_of(kv).is_some()) {
+            return Ok(self.connection.call_large(RANGE, RangeRequest { revision, ..request }, end).await?);
+        }
         let mut locks: Vec<&mut KeyValue> = range.kvs.iter_mut().filter(|kv| self.layout.name_of(kv).is_some()).collect();
         for locks in locks.chunks_mut(READS) {
             // As they were when the keys were read.

@@ -374,7 +374,7 @@ async fn dial_as(host: &str, port: u16, login: Login) -> Result<TcpStream, Error
     let cannot = |error: io::Error| Error::unreachable("cannot connect").with_source(error);
     let addrs: Vec<SocketAddr> = lookup_host((host, port)).await.map_err(cannot)?.collect();
     one_server(&addrs)?;
-    let stream = TcpStream::connect(&addrs[..]).await.map_err(cannot)?;
+    let stream = tenure::store::connect(addrs, TcpStream::connect).await.map_err(cannot)?;
     stream.set_nodelay(true).map_err(cannot)?;
     if let Some(words) = words {
         log_in(&stream, &words).await?;

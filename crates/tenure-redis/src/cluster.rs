@@ -35,7 +35,7 @@ use crate::transport::reply::only;
 ///
 /// # Round trips
 /// Acquire 1; renew 1 for each 1,000 leases at a node, all nodes at once; release 1; inspect 1 for a
-/// name. Each 1 more if the slot of a name has moved. Acquire 5 and release 3 while it moves.
+/// name, and 1 more if there are shares. Each 1 more if the slot of a name has moved. Acquire 5 and release 3 while it moves.
 #[derive(Clone)]
 pub struct ClusterStore {
     cluster: Cluster,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tenure::Error;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 
 use crate::failure::{AUTH_FAILED, Failed};
@@ -86,7 +86,7 @@ impl Link {
         timeout: Duration,
         login: Option<&(String, String)>,
     ) -> Result<(Self, Duration), Undialled> {
-        let stream = TcpStream::connect((host.name.as_str(), host.port)).await?;
+        let stream = tenure::store::connect(lookup_host((host.name.as_str(), host.port)).await?, TcpStream::connect).await?;
         stream.set_nodelay(true)?;
         let (reader, writer) = stream.into_split();
         let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);

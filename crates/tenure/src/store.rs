@@ -4,6 +4,7 @@
 
 pub mod all;
 pub(crate) mod call;
+mod connect;
 mod credentials;
 mod features;
 pub(crate) mod lease;
@@ -21,10 +22,11 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 
+pub use self::connect::connect;
 pub use self::credentials::{Credentials, Login};
 pub use self::features::{Features, operation_timeout};
 pub use self::request::{AcquireReply, Busy, Durable, Enqueue, Grant, Notice, ReleaseReply, RenewReply, Request};
-pub use self::several::too_few;
+pub use self::several::{too_few, turn};
 use crate::{Entry, Error, Lease, Name};
 
 /// A place where names are held: a Redis, a file, a table.

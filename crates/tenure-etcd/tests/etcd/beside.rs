@@ -64,6 +64,22 @@ async fn a_name_above_large_data_is_locked_and_shown() {
     assert!(store.inspect(None).await.unwrap().is_empty());
 }
 
+/// A list takes no longer for values that no lock has.
+#[tokio::test]
+async fn a_list_does_not_read_the_data_of_others() {
+    let (etcd, prefix) = (EtcdCluster::shared(), EtcdCluster::fresh_prefix());
+    for at in 0..3 {
+        put(etcd, &format!("{prefix}data/file{at}"), 1_200_000);
+    }
+    let proxy = Proxy::start_opaque(etcd.addr(0));
+    let store = open(&(EtcdCluster::url_at(proxy.addr(), &prefix) + "&timeout=10s")).await;
+    let held = owner();
+    granted(&store, &request("x", &held)).await;
+    proxy.throttle(100_000);
+    let shown = store.inspect(None).await.unwrap();
+    assert!(shown.len() == 1 && shown[0].holders[0].owner == held, "{shown:?}");
+}
+
 /// A list of many locks is not given up because each of them is asked how long it has.
 #[tokio::test(flavor = "multi_thread")]
 async fn thousands_of_locks_are_listed() {

@@ -16,8 +16,18 @@ use crate::transport::failure::{translate, unexpected};
 use crate::transport::link::Link;
 use crate::transport::reply::{only, read, time};
 
-/// Number of commands about one name, after the one for the time.
-const QUESTIONS: usize = 6;
+/// Number of commands about one name, after the one for the time. Shares have one more.
+const QUESTIONS: usize = 5;
+
+/// The longest value that may be a lock's. Data of an application may be of any length. The server would need memory for an answer
+/// of that length, for which a full cache evicts locks.
+const LONGEST: usize = 4_096;
+
+/// A generated owner token is shorter, also while it lingers.
+const LONGEST_OURS: usize = 256;
+
+/// Field of the hash beside a name of which there are shares.
+const CAPACITY: &[u8] = b"##";
 
 impl RedisStore {
     /// Every lock of ours, recognised by its value or by the keys beside it.
@@ -28,7 +38,7 @@ impl RedisStore {
             while let Some(keys) = scan.next().await? {
                 let names = keys.iter().filter_map(|key| self.name_of(key)).collect();
                 let names = self.that_look_ours(names, kind).await?;
-                let found = self.answers_about(&names).await?.into_iter().filter_map(Result::ok).flatten();
+                let found = self.answers_about(&names, kind == "zset").await?.into_iter().filter_map(Result::ok).flatten();
                 entries.extend(found.filter(|entry| entry.holders.iter().any(|h| h.owner.is_generated())));
             }
         }
@@ -45,13 +55,13 @@ impl RedisStore {
         for name in &names {
             let keys = self.layout.of(name);
             match kind {
-                "string" => questions.cmd("GET").arg(keys.name().concat()),
-                _ => questions.cmd("EXISTS").arg(keys.shares().concat()),
+                "string" => questions.cmd("GETRANGE").arg(keys.name().concat()).arg(0).arg(LONGEST_OURS),
+                _ => questions.cmd("HEXISTS").arg(keys.shares().concat()).arg(CAPACITY),
             };
         }
         let answers = self.connection.call(self.end(Duration::MAX), Repeat::Freely, |_, _| questions.clone()).await?.answers;
         let looks_ours = |answer: RedisResult<Value>| match answer {
-            Ok(Value::BulkString(value)) => Owner::from_bytes(value).is_generated(),
+            Ok(Value::BulkString(value)) => value.len() < LONGEST_OURS && Owner::from_bytes(value).is_generated(),
             Ok(Value::Int(found)) => found > 0,
             // It has become another type of key, or is not to be read: what is asked next says so.
             other => other.is_err(),
@@ -87,33 +97,49 @@ impl RedisStore {
 
     /// The state of `names`, without those that are free and have no waiters.
     pub(crate) async fn inspect_names(&self, names: &[Name]) -> Result<Vec<Entry>, Error> {
-        self.answers_about(names).await?.into_iter().filter_map(Result::transpose).collect()
+        let found = self.answers_about(names, false).await?;
+        found.into_iter().filter_map(Result::transpose).collect()
     }
 
-    async fn answers_about(&self, names: &[Name]) -> Result<Vec<Result<Option<Entry>, Error>>, Error> {
+    /// The state of each name. The members of a sorted set are only asked for if the hash beside it says that they are shares of
+    /// ours: with `shares`, that is known of all names.
+    async fn answers_about(&self, names: &[Name], shares: bool) -> Result<Vec<Result<Option<Entry>, Error>>, Error> {
+        let mut found = Vec::with_capacity(names.len());
+        let (abouts, now) = self.ask_about(names, shares).await?;
+        for (name, about) in names.iter().zip(abouts) {
+            let (about, now) = if !shares && about.has_shares() {
+                let (mut again, later) = self.ask_about(std::slice::from_ref(name), true).await?;
+                (again.pop(), later)
+            } else {
+                (Some(about), now)
+            };
+            found.push(about.ok_or_else(|| unexpected("no reply")).and_then(|about| about.entry(name, now)));
+        }
+        Ok(found)
+    }
+
+    /// Asks about names. Returns the time of the answers as well, since 1970.
+    async fn ask_about(&self, names: &[Name], shares: bool) -> Result<(Vec<About>, Duration), Error> {
         if names.is_empty() {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), Duration::ZERO));
         }
         // The next change of a name that somebody listens for is reported, from the moment on at which it is read.
         let first = self.layout.of(&names[0]).name().concat();
         let is_watched = names.len() == 1 && self.connection.listens_to_key(&first);
-        let ask = |link: &Link, _| self.questions(names, is_watched && link.tracks() == Some(true));
+        let ask = |link: &Link, _| self.questions(names, shares, is_watched && link.tracks() == Some(true));
         let answers = self.connection.call(self.end(Duration::MAX), Repeat::Freely, ask).await?.answers;
-        let more = answers.len().saturating_sub(1 + names.len() * QUESTIONS);
+        let each = QUESTIONS + usize::from(shares);
+        let more = answers.len().saturating_sub(1 + names.len() * each);
         let mut answers = answers.into_iter();
         let now = time(answers.next().ok_or_else(|| unexpected("no reply"))?)?;
         let mut answers = answers.skip(more);
-        let mut entries = Vec::with_capacity(names.len());
-        for name in names {
-            let about: Vec<_> = answers.by_ref().take(QUESTIONS).collect();
-            entries.push(entry(name, about, now));
-        }
-        Ok(entries)
+        let abouts = names.iter().map(|_| About::read(answers.by_ref().take(each).collect()));
+        Ok((abouts.collect::<Result<_, Error>>()?, now))
     }
 
     /// Asks about names. Not in a transaction: a server out of memory queues none, and that is when people
     /// inspect. For a moment during a hand-over, one owner may be shown with the other's ttl.
-    fn questions(&self, names: &[Name], tracks: bool) -> Pipeline {
+    fn questions(&self, names: &[Name], shares: bool, tracks: bool) -> Pipeline {
         let mut questions = pipe();
         questions.cmd("TIME");
         if tracks {
@@ -121,11 +147,14 @@ impl RedisStore {
         }
         for name in names {
             let keys = self.layout.of(name);
-            let [name, queue, entries, shares] =
+            let [name, queue, entries, beside] =
                 [keys.name(), keys.queue(), keys.entries(), keys.shares()].map(|key| key.concat());
-            questions.cmd("GET").arg(&name).cmd("PTTL").arg(&name);
-            questions.cmd("HGETALL").arg(&shares).cmd("ZRANGE").arg(&name).arg(0).arg(-1).arg("WITHSCORES");
+            // A byte more, by which a longer value is known.
+            questions.cmd("GETRANGE").arg(&name).arg(0).arg(LONGEST).cmd("PTTL").arg(&name).cmd("HGETALL").arg(&beside);
             questions.cmd("ZRANGE").arg(&queue).arg(0).arg(-1).cmd("HGETALL").arg(&entries);
+            if shares {
+                questions.cmd("ZRANGE").arg(&name).arg(0).arg(-1).arg("WITHSCORES");
+            }
         }
         questions
     }
@@ -153,28 +182,57 @@ impl Scan<'_> {
     }
 }
 
-/// Reads the replies about `name` at `now`, a time since 1970.
-fn entry(name: &Name, about: Vec<RedisResult<Value>>, now: Duration) -> Result<Option<Entry>, Error> {
-    let Ok([value, ttl, shares, members, queue, entries]) = <[RedisResult<Value>; QUESTIONS]>::try_from(about) else {
-        return Err(unexpected("too few replies"));
-    };
-    // A mutex can be reported without the hash.
-    let beside = Beside { shares: read(shares).unwrap_or_default(), now };
-    let holders = match value.map_err(|e| translate(&e)) {
-        Ok(Value::BulkString(value)) => match ttl.map_err(|e| translate(&e))? {
-            Value::Int(ttl @ -1..) => vec![beside.noted(holder(&value, ttl, Share::MUTEX))],
-            _ => Vec::new(),
-        },
-        Ok(_) => Vec::new(),
-        Err(error) if error.kind() == ErrorKind::Mismatch && beside.shares.contains_key(&b"##"[..]) => {
-            let members: Vec<(Vec<u8>, f64)> = read(members)?;
-            members.iter().filter_map(|(owner, until)| beside.holder(owner, *until)).collect()
-        }
-        Err(error) => return Err(error),
-    };
-    let (queue, entries): (Vec<Vec<u8>>, HashMap<Vec<u8>, String>) = (read(queue)?, read(entries)?);
-    let waiter = |owner: &Vec<u8>| waiter(owner, entries.get(owner)?, millis(now));
-    Ok(Some(Entry::new(name.clone(), holders, queue.iter().filter_map(waiter).collect())).filter(Entry::is_in_use))
+/// The replies about a name.
+struct About {
+    value: RedisResult<Value>,
+    ttl: RedisResult<Value>,
+    /// A mutex can be reported without the hash.
+    beside: HashMap<Vec<u8>, String>,
+    queue: RedisResult<Value>,
+    entries: RedisResult<Value>,
+    members: Option<RedisResult<Value>>,
+}
+
+impl About {
+    fn read(answers: Vec<RedisResult<Value>>) -> Result<Self, Error> {
+        let mut answers = answers.into_iter();
+        let mut next = || answers.next().ok_or_else(|| unexpected("too few replies"));
+        let (value, ttl, beside) = (next()?, next()?, read(next()?).unwrap_or_default());
+        Ok(Self { value, ttl, beside, queue: next()?, entries: next()?, members: answers.next() })
+    }
+
+    /// Whether there are shares of ours.
+    fn has_shares(&self) -> bool {
+        let is_mismatch = self.value.as_ref().is_err_and(|error| translate(error).kind() == ErrorKind::Mismatch);
+        is_mismatch && self.beside.contains_key(CAPACITY)
+    }
+
+    /// The state of `name` at `now`, a time since 1970.
+    fn entry(self, name: &Name, now: Duration) -> Result<Option<Entry>, Error> {
+        let has_shares = self.has_shares();
+        let beside = Beside { shares: self.beside, now };
+        let holders = match (self.value.map_err(|e| translate(&e)), self.members) {
+            (Ok(Value::BulkString(value)), _) => match self.ttl.map_err(|e| translate(&e))? {
+                Value::Int(-1..) if value.len() > LONGEST => return Err(no_lock()),
+                Value::Int(ttl @ -1..) => vec![beside.noted(holder(&value, ttl, Share::MUTEX))],
+                _ => Vec::new(),
+            },
+            (Ok(_), _) => Vec::new(),
+            (Err(_), Some(members)) if has_shares => {
+                let members: Vec<(Vec<u8>, f64)> = read(members)?;
+                members.iter().filter_map(|(owner, until)| beside.holder(owner, *until)).collect()
+            }
+            (Err(error), _) => return Err(error),
+        };
+        let (queue, entries): (Vec<Vec<u8>>, HashMap<Vec<u8>, String>) = (read(self.queue)?, read(self.entries)?);
+        let waiter = |owner: &Vec<u8>| waiter(owner, entries.get(owner)?, millis(now));
+        Ok(Some(Entry::new(name.clone(), holders, queue.iter().filter_map(waiter).collect())).filter(Entry::is_in_use))
+    }
+}
+
+fn no_lock() -> Error {
+    let what = format!("the value of the key has more than {LONGEST} bytes, so it is no lock");
+    Error::new(ErrorKind::Mismatch, what).with_hint("use another name, or a prefix= of your own")
 }
 
 /// The hash beside a name, at a time since 1970.
@@ -192,7 +250,7 @@ impl Beside {
     fn holder(&self, owner: &[u8], until: f64) -> Option<Holder> {
         #[allow(clippy::cast_possible_truncation, reason = "a time in ms is far below 2^53")]
         let left = until as i64 - i64::try_from(millis(self.now)).ok()?;
-        let share = Share::from_parts(self.number(&[b"=", owner].concat()).unwrap_or(1), self.number(b"##")?)?;
+        let share = Share::from_parts(self.number(&[b"=", owner].concat()).unwrap_or(1), self.number(CAPACITY)?)?;
         (left > 0).then(|| self.noted(holder(owner, left, share)))
     }
 

@@ -63,8 +63,8 @@ impl Settings {
 ///
 /// # Round trips
 /// Acquire 1, and 1 more if a mutex is busy; renew 1 for each 1,000 leases, three of them at a
-/// time; release 1, hand-over included; inspect 1, or as many as a `SCAN` of the whole database
-/// takes.
+/// time; release 1, hand-over included; inspect 1, and 1 more if there are shares. Without a name,
+/// inspect takes as many as a `SCAN` of the whole database, and 2 or 3 for each page of it.
 #[derive(Clone)]
 pub struct RedisStore {
     pub(crate) connection: Arc<Connection>,

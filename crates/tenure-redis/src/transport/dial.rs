@@ -53,7 +53,7 @@ pub(crate) async fn dial(client: &Client) -> io::Result<Option<(Box<dyn Bytes>, 
     let info = client.get_connection_info();
     Ok(match info.addr() {
         ConnectionAddr::Tcp(host, port) => {
-            let stream = TcpStream::connect(&*addresses(host, *port).await?).await?;
+            let stream = tenure::store::connect(addresses(host, *port).await?, TcpStream::connect).await?;
             set(&stream, info.tcp_settings())?;
             let server = stream.peer_addr()?.to_string();
             Some((Box::new(stream), server))

@@ -6,6 +6,7 @@ mod all;
 mod cluster;
 mod conformance;
 mod counter;
+mod data;
 mod durable;
 mod faults;
 mod fenced;

@@ -74,7 +74,7 @@ struct State<L: Locks> {
 impl<L: Locks> Sessions<L> {
     pub(crate) async fn open(locks: L) -> Result<Self, Error> {
         let sessions = Self(Arc::new(Inner { locks, state: Mutex::new(State { idle: Vec::new(), buried: Vec::new() }) }));
-        let opened = tokio::time::timeout(CONTACT, sessions.0.open()).await;
+        let opened = tokio::time::timeout(CONTACT, sessions.0.open(CONTACT)).await;
         let late = |_| Err(silent(sessions.locks().server(), CONTACT));
         let live = opened.unwrap_or_else(late).map_err(|error| error.context(sessions.shown()))?;
         sessions.give_back(Arc::new(live));
@@ -124,17 +124,19 @@ impl<L: Locks> Sessions<L> {
             live.driver.abort();
         }
         let began = Instant::now();
+        let limit = end.saturating_duration_since(began);
         let (send, opened) = oneshot::channel();
         let inner = Arc::clone(&self.0);
         // It goes on if this call is dropped: the next one needs it as well.
         tokio::spawn(async move {
-            let opened = tokio::time::timeout(CONTACT, inner.open()).await.unwrap_or_else(|_| Err(no_answer(CONTACT)));
+            let opened = tokio::time::timeout(CONTACT, inner.open(limit.min(CONTACT))).await;
+            let opened = opened.unwrap_or_else(|_| Err(no_answer(CONTACT)));
             if let Err(Ok(live)) = send.send(opened.map(Arc::new)) {
                 inner.give_back(live);
             }
         });
         let gone = |_| Err(Error::unreachable("the runtime in which a connection was being made has ended"));
-        let late = |_| Err(silent(self.locks().server(), end.saturating_duration_since(began)));
+        let late = |_| Err(silent(self.locks().server(), limit));
         timeout_at(end, opened).await.map_or_else(late, |opened| opened.unwrap_or_else(gone))
     }
 
@@ -206,8 +208,8 @@ impl<L: Locks> Inner<L> {
         self.locks.server().is_closed(&live.client) || live.driver.is_finished()
     }
 
-    async fn open(&self) -> Result<LiveOf<L>, Error> {
-        let (client, driver, session) = self.locks.server().open(false).await?.into_parts();
+    async fn open(&self, limit: Duration) -> Result<LiveOf<L>, Error> {
+        let (client, driver, session) = self.locks.server().open(false, limit).await?.into_parts();
         let Some(session) = session else {
             driver.abort();
             let what =

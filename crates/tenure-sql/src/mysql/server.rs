@@ -201,7 +201,7 @@ impl Server for How {
     type Call<'a> = Work<'a>;
     type Answer = Done;
 
-    async fn open(&self, create: bool) -> Result<Link<Self::Client>, Error> {
+    async fn open(&self, create: bool, _: Duration) -> Result<Link<Self::Client>, Error> {
         let opts = match &self.source {
             Source::Server(opts) => opts,
             Source::Pool(lender) => {

@@ -11,10 +11,10 @@ use rustix::net::sockopt;
 use rustls::ClientConfig;
 use tenure::Error;
 use tenure::store::record::Listeners;
-use tenure::store::{Login, too_few};
+use tenure::store::{Login, too_few, turn};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
-use tokio::time::Instant;
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::time::{Instant, timeout_at};
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Config, Row, SimpleQueryMessage};
@@ -28,16 +28,17 @@ use super::statements::{CREATE, DEFAULT_PATH, FIND, FIND_NO_TABLE, LEVEL, SET_LE
 use super::tls::Connector;
 use crate::handover;
 use crate::table::failure::unexpected;
-use crate::table::{Link, Session};
+use crate::table::{Link, Session, no_end};
 
-/// Connects to the servers in their order, until one of them can be used.
+/// Connects to the servers in their order, until one of them can be used. Each has an equal share of the time that is left. The
+/// last one may take longer: the next call goes on with it.
 pub(super) async fn open(
     how: &How,
-    config: &Config,
-    tls: Option<&Arc<ClientConfig>>,
+    (config, tls): (&Config, Option<&Arc<ClientConfig>>),
     create: bool,
+    limit: Duration,
 ) -> Result<Link<Client>, Error> {
-    let (hosts, mut failures) = (config.get_hosts(), Vec::new());
+    let (hosts, mut failures, end) = (config.get_hosts(), Vec::new(), Instant::now() + limit);
     for (at, host) in hosts.iter().enumerate() {
         // A unix socket has no TLS.
         let (config, tls) = match (tls, host) {
@@ -45,7 +46,12 @@ pub(super) async fn open(
             _ => (config.clone().ssl_mode(SslMode::Disable).clone(), None),
         };
         let port = port_of(&config, at);
-        match contact(how, (config, tls), host, port, create).await {
+        let now = Instant::now();
+        let turn = match hosts.len() - at {
+            1 => no_end().duration_since(now),
+            left => turn(end.saturating_duration_since(now), left),
+        };
+        match contact(how, (config, tls), host, port, (create, turn)).await {
             Ok(link) => return Ok(link),
             Err(error) if hosts.len() > 1 => failures.push(error.context(shown(host, port))),
             Err(error) => return Err(error),
@@ -59,7 +65,14 @@ fn port_of(config: &Config, at: usize) -> u16 {
     ports.get(at).or(ports.first()).copied().unwrap_or(5432)
 }
 
-async fn contact(how: &How, terms: Terms, host: &Host, port: u16, create: bool) -> Result<Link<Client>, Error> {
+/// Connects to a server, which has to answer within `turn` from when the login is known.
+async fn contact(
+    how: &How,
+    terms: Terms,
+    host: &Host,
+    port: u16,
+    (create, turn): (bool, Duration),
+) -> Result<Link<Client>, Error> {
     let shown = shown(host, port);
     let unreachable = |error: io::Error| Error::unreachable(format!("the server cannot be reached: {error}"));
     let attempt = |Login { user, password }| {
@@ -71,19 +84,26 @@ async fn contact(how: &How, terms: Terms, host: &Host, port: u16, create: bool) 
             if let Some(password) = password {
                 config.password(password);
             }
-            let socket = Socket::connect(host, port).await.map_err(unreachable)?;
-            let announced = Announced::new();
-            let (client, driver) = connect((config, tls), socket, &announced, how).await?;
-            Ok::<_, Error>((client, driver, announced))
+            let (announced, until) = (Announced::new(), Instant::now() + turn);
+            let connected = async {
+                let socket = Socket::connect(host, port).await.map_err(unreachable)?;
+                connect((config, tls), socket, &announced, how).await
+            };
+            let (client, driver) = by(until, connected).await?;
+            Ok::<_, Error>((client, driver, announced, until))
         }
     };
-    let (client, driver, announced) = how.credentials.log_in(attempt).await?;
-    let (hello, sent_at) = hello(&client, how, create).await?;
-    let is_session = announced.is(hello.process);
-    // A pool's session is not ours to set.
-    if is_session && hello.level != LEVEL {
-        client.batch_execute(SET_LEVEL).await.map_err(|error| translate_contact(&error, &how.table))?;
-    }
+    let (client, driver, announced, until) = how.credentials.log_in(attempt).await?;
+    let (hello, sent_at, is_session) = by(until, async {
+        let (hello, sent_at) = hello(&client, how, create).await?;
+        let is_session = announced.is(hello.process);
+        // A pool's session is not ours to set.
+        if is_session && hello.level != LEVEL {
+            client.batch_execute(SET_LEVEL).await.map_err(|error| translate_contact(&error, &how.table))?;
+        }
+        Ok((hello, sent_at, is_session))
+    })
+    .await?;
     how.is_pooled.store(!is_session, Ordering::Release);
     if is_session {
         how.clock.stop();
@@ -92,6 +112,10 @@ async fn contact(how: &How, terms: Terms, host: &Host, port: u16, create: bool) 
     }
     let session = hello.began.filter(|_| is_session).map(|began| Session { server: shown, id: hello.process.into(), began });
     Ok(Link::new(Client::Own(Box::new(Prepared::new(client, is_session))), driver, session))
+}
+
+async fn by<T>(until: Instant, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    timeout_at(until, answer).await.unwrap_or_else(|_| Err(Error::unreachable("no answer in time")))
 }
 
 /// The server's side of a connection that can be used.
@@ -216,7 +240,7 @@ impl Socket {
     async fn connect(host: &Host, port: u16) -> io::Result<Self> {
         match host {
             Host::Tcp(host) => {
-                let stream = TcpStream::connect((host.as_str(), port)).await?;
+                let stream = tenure::store::connect(lookup_host((host.as_str(), port)).await?, TcpStream::connect).await?;
                 stream.set_nodelay(true)?;
                 // The kernel notices a dead peer, if our own timeouts have not noticed before.
                 sockopt::set_socket_keepalive(&stream, true)?;

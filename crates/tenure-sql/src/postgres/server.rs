@@ -108,9 +108,9 @@ impl Server for How {
     type Call<'a> = (&'a str, &'a [Argument<'a>]);
     type Answer = Vec<Row>;
 
-    async fn open(&self, create: bool) -> Result<Link<Client>, Error> {
+    async fn open(&self, create: bool, limit: Duration) -> Result<Link<Client>, Error> {
         let lender = match &self.source {
-            Source::Servers { config, tls } => return dial::open(self, config, tls.as_ref(), create).await,
+            Source::Servers { config, tls } => return dial::open(self, (config, tls.as_ref()), create, limit).await,
             Source::Pool(lender) => lender,
         };
         // Once is enough, unless the table was dropped: each statement may have another connection.

@@ -42,8 +42,9 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// Its answer.
     type Answer: Send;
 
-    /// Connects to the first server that can be used. With `create`, makes the table if it is missing.
-    async fn open(&self, create: bool) -> Result<Link<Self::Client>, Error>;
+    /// Connects to the first server that can be used, for a call that has `limit` for it. With `create`, makes the table if it is
+    /// missing.
+    async fn open(&self, create: bool, limit: Duration) -> Result<Link<Self::Client>, Error>;
 
     /// Runs a statement. It is sent by `end`, or not at all if it has to wait for a connection.
     async fn run(&self, client: &Self::Client, call: Self::Call<'_>, end: Instant) -> Result<Self::Answer, Failed>;
@@ -216,7 +217,7 @@ pub(crate) struct Connection<S: Server>(Arc<Inner<S>>);
 impl<S: Server> Connection<S> {
     /// Makes the first contact. With `create` it makes the table if that is missing, now or later.
     pub(crate) async fn open(server: S, create: bool) -> Result<Self, Error> {
-        let connected = tokio::time::timeout(CONTACT, server.open(create)).await;
+        let connected = tokio::time::timeout(CONTACT, server.open(create, CONTACT)).await;
         let link = connected.unwrap_or_else(|_| Err(silent(&server, CONTACT))).map_err(|error| error.context(server.shown()))?;
         let state = State { link: Some(Arc::new(link)), attempt: None, predecessors: Vec::new(), late_until: None };
         Ok(Self(Arc::new(Inner { server, create, listen: AtomicBool::new(false), state: Mutex::new(state) })))
@@ -397,15 +398,15 @@ impl<S: Server> Connection<S> {
             // An older one has lost its packets. It has sent nothing that matters.
             older => {
                 older.inspect(|older| older.task.abort());
-                Err((state.attempt.insert(self.attempt()).clone(), false))
+                Err((state.attempt.insert(self.attempt(limit)).clone(), false))
             }
         }
     }
 
-    fn attempt(&self) -> Attempt<S::Client> {
+    fn attempt(&self, limit: Duration) -> Attempt<S::Client> {
         let inner = Arc::downgrade(&self.0);
         let task = tokio::spawn(async move {
-            let connected = tokio::time::timeout(CONTACT, Inner::connect(&inner)).await;
+            let connected = tokio::time::timeout(CONTACT, Inner::connect(&inner, limit.min(CONTACT))).await;
             connected.unwrap_or_else(|_| Err(no_answer(CONTACT)))
         });
         let handle = task.abort_handle();
@@ -416,10 +417,10 @@ impl<S: Server> Connection<S> {
 }
 
 impl<S: Server> Inner<S> {
-    async fn connect(inner: &Weak<Self>) -> Result<Arc<Link<S::Client>>, Error> {
+    async fn connect(inner: &Weak<Self>, limit: Duration) -> Result<Arc<Link<S::Client>>, Error> {
         let gone = || Error::unreachable("the store was dropped");
         let this = inner.upgrade().ok_or_else(gone)?;
-        let link = this.server.open(this.create).await?;
+        let link = this.server.open(this.create, limit).await?;
         let ended = this.end_predecessors(&link).await;
         if this.listen.load(Ordering::Acquire) {
             this.listen_on(&link).await.map_err(|failed| failed.error)?;

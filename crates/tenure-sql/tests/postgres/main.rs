@@ -10,6 +10,7 @@ mod dropped;
 mod dropped_rows;
 mod faults;
 mod fenced;
+mod hosts;
 #[path = "../shared/lent.rs"]
 mod lent;
 #[path = "../shared/outages.rs"]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tenure::store::{Login, too_few};
+use tenure::store::{Login, too_few, turn};
 use tenure::{BootTime, Error};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
@@ -31,13 +31,13 @@ pub(super) async fn dial(
     let (mut last, mut refusals) = (std::io::ErrorKind::TimedOut.into(), Vec::new());
     for left in (1..=how.hosts.len()).rev() {
         let now = Instant::now();
-        let part = end.saturating_duration_since(now) / u32::try_from(left).unwrap_or(u32::MAX);
+        let until = now + turn(end.saturating_duration_since(now), left);
         let host = &how.hosts[*at % how.hosts.len()];
         let attempt = |login: Login| {
             let mut known = identity.clone();
             async move {
                 let login = check_login(login)?;
-                let dialled = Link::dial(host, &mut known, timeout, login.as_ref(), now + part).await;
+                let dialled = Link::dial(host, &mut known, timeout, login.as_ref(), until).await;
                 dialled.map(|dialled| (dialled, known))
             }
         };

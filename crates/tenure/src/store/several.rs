@@ -1,6 +1,14 @@
-//! Several servers of which too few could be used.
+//! Several servers: how long each is asked, and the error if too few could be used.
+
+use std::time::Duration;
 
 use crate::{Error, ErrorKind};
+
+/// Returns the turn of the first of so many `servers` that are asked one after another, with so much time left: an equal share.
+/// One that is silent leaves the others theirs. For authors of stores.
+pub fn turn(left: Duration, servers: usize) -> Duration {
+    left / u32::try_from(servers).unwrap_or(u32::MAX).max(1)
+}
 
 /// Returns the error of several servers of which more than `spare` could not be used. They have `failures`, and `silent`
 /// of them gave no answer in time. For authors of stores.
