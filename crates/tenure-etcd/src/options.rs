@@ -10,7 +10,8 @@ use tenure::store::{Credentials, Login};
 use tenure::{Error, Locker, parse_duration};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-use crate::connection::{Connection, FIRST_CONTACT, Member};
+use crate::connection::{Connection, Member};
+use crate::grpc::FIRST_CONTACT;
 use crate::keys::Layout;
 use crate::store::EtcdStore;
 
