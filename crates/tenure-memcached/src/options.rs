@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
-use tenure::store::{Credentials, Login};
+use tenure::store::{Credentials, Login, refuse_zone};
 use tenure::{Error, parse_duration};
 
 use crate::protocol::Key;
@@ -71,6 +71,7 @@ impl Options {
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
     pub fn parse(url: &str) -> Result<Self, Error> {
+        refuse_zone(url)?;
         let unread = || Error::invalid("the store URL cannot be read").with_hint(format!("it looks like {FORMS}"));
         let rest = url.strip_prefix("memcached://").ok_or_else(unread)?;
         let (address, parameters) = rest.split_once('?').unwrap_or((rest, ""));

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::Error;
-use tenure::store::Credentials;
+use tenure::store::{Credentials, refuse_zone};
 
 use self::sentinel::Group;
 use self::server::Server;
@@ -80,6 +80,7 @@ impl Options {
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
     pub fn parse(text: &str) -> Result<Self, Error> {
+        refuse_zone(text)?;
         let (topology, servers, group, url) = match Group::read(text)? {
             Some((group, server, url)) => (Topology::One, vec![server], Some(group), url),
             None => servers(text).map(|(topology, servers, url)| (topology, servers, None, url))?,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
-use tenure::store::{Credentials, Login};
+use tenure::store::{Credentials, Login, refuse_zone};
 use tenure::{Error, Locker, parse_duration};
 use tokio::time::Instant;
 
@@ -55,6 +55,7 @@ impl Options {
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
     pub fn parse(url: &str) -> Result<Self, Error> {
+        refuse_zone(url)?;
         let form = |what: &str| Error::invalid(what).with_hint(format!("write e.g. {FORMS}"));
         let (scheme, rest) = url.split_once("://").ok_or_else(|| form("the store URL is none of ZooKeeper"))?;
         if !scheme.eq_ignore_ascii_case("zookeeper") {
