@@ -1,4 +1,4 @@
-//! What is said of a lock that was lost.
+//! The words for a lock that was lost.
 
 use tenure::{EndReason, Guards, Name};
 

@@ -1,4 +1,4 @@
-//! What is printed below the flags of a command.
+//! Texts below the flags of a command.
 
 pub(super) const STORE_HELP: &str = "Where locks are kept: sqlite:PATH, redis://, rediss:// or redis+unix:// (or valkey), \
 redis+sentinel://, redis+cluster://, quorum+redis://, postgres://, mysql://, etcd://, zookeeper:// or memcached://. Otherwise TENURE_STORE, the config file, or a file of this user alone. See `tenure help store`";

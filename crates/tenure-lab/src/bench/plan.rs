@@ -1,4 +1,4 @@
-//! What is to be measured, and how far that is.
+//! Plan of a measurement, and how far that is.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a command prints.
+//! Prints the result of a command.
 
 use std::io::{Write, stdout};
 

@@ -1,4 +1,4 @@
-//! What is under way between processes and server.
+//! Commands, answers and notices that are under way between processes and server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a controller and its worker say to each other, a line of JSON each.
+//! Messages between a controller and its worker, a line of JSON each.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a worker reports to the lab.
+//! Reports of a worker to the lab.
 
 use tenure::{BootTime, Error};
 

@@ -1,4 +1,4 @@
-//! What a session and its task have in common: calls, and the state of the session.
+//! Calls of a session to its task, and the state that both see.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64};

@@ -1,4 +1,4 @@
-//! What a connection hears unasked: messages on its channels, and changes of keys.
+//! Pushes that a connection hears unasked: messages on its channels, and changes of keys.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What was pushed to one listener, and that it has not read yet.
+//! Messages to one listener that it has not read yet.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,7 +44,7 @@ impl Inbox {
         unread.wake();
     }
 
-    /// What came first, or the next that comes.
+    /// Returns the earliest message, or waits for one.
     pub(super) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Pushed>> {
         let mut unread = self.unread();
         if std::mem::take(&mut unread.missed) {
