@@ -33,7 +33,7 @@
 //! A case that a store cannot run ends as [`NotApplicable`]: its subject has no other processes, or the store keeps mutexes only. Such a
 //! case has to be named in [`Subject::exceptions`]. It fails if it is not, so nothing is left out in silence. A case that is named
 //! and passes fails as well, so the list does not outlive its reason. [`exceptions`] has the usual groups; add single cases to
-//! them by name. A case that *fails* cannot be excused: it says that the store breaks the contract of [`Store`].
+//! them by name. A case that *fails* cannot be excused: it says that the store breaks the contract of [`Store`](tenure::store::Store).
 //!
 //! # Faults
 //! [`Faulty`] is a store around any other whose calls fail, hang or lose their answers where a test says so. [`Counter`] is a resource

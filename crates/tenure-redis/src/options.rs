@@ -31,7 +31,7 @@ use crate::schemes::timestamp::Unit;
 /// | `redis://[user:password@]host[:port][/db]` | plain TCP; `valkey://` is the same |
 /// | `rediss://...` | TLS; `valkeys://` is the same |
 /// | `redis+unix:///path` | a unix socket; `valkey+unix://` and `unix://` are the same |
-/// | `redis+cluster://[user:password@]host:port,host:port,...` | a [Redis Cluster](ClusterStore), by one or more of its nodes; `rediss+cluster://` with TLS |
+/// | `redis+cluster://[user:password@]host:port,host:port,...` | a [Redis Cluster](crate::ClusterStore), by one or more of its nodes; `rediss+cluster://` with TLS |
 /// | `redis+sentinel://[user:password@]host[:port],host[:port],.../service[/db]` | the master that Sentinels name; `rediss+sentinel://` with TLS |
 /// | `quorum+redis://[user:password@]host:port,host:port,...` | a [quorum](tenure::store::quorum::Quorum) of independent servers; `quorum+rediss://` with TLS |
 ///
