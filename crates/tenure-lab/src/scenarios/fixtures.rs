@@ -14,8 +14,7 @@ use tenure_testkit::{Proxy, RedisServer, redis};
 
 use super::actor::Actor;
 use super::database::ENGINES;
-use super::rows::Rows;
-pub(super) use super::rows::{Played, Row};
+use super::rows::{Played, Row, Rows};
 use super::scheme::{self, Held, NATIVE, Scheme, clock};
 use super::stage::{Access, Line, Look, Stage};
 use crate::item::Run;

@@ -29,7 +29,7 @@ mod told;
 mod zookeeper;
 
 pub(crate) use self::own::own_server;
-use self::rows::{Rows, broken, fenced, holds};
+use self::rows::{broken, fenced, holds};
 pub(crate) use self::server::{Breakable, OwnServer};
 use crate::Item;
 
