@@ -2,18 +2,18 @@
 //! machine's, then defaults.
 
 mod file;
+mod password;
 mod url;
 
 use std::env;
 use std::ffi::OsString;
-use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use self::file::File;
-pub(crate) use self::file::Password;
+pub(crate) use self::password::Password;
+use self::password::{Secret, absolute};
 pub(crate) use self::url::{has_password, without_password};
 use crate::args::Common;
 use crate::exit::{CONFIG, Failure, USAGE, Voice};
@@ -54,16 +54,6 @@ pub(crate) enum Source {
     Variable,
     File,
     Default,
-}
-
-/// A text that does not show itself.
-#[derive(Clone)]
-pub(crate) struct Secret(pub(crate) String);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
 }
 
 /// The part of an environment that nobody else is to read: what may hold a password.
@@ -227,33 +217,10 @@ fn password(handed: &Handed, here: &str, file: &'static str) -> Result<Option<Pa
     Ok(handed.variable(file).map(|path| Password::File { path: absolute(path), named_by: file }))
 }
 
-/// The same file after a change of the directory.
-fn absolute(path: impl Into<PathBuf>) -> PathBuf {
-    let path = path.into();
-    std::path::absolute(&path).unwrap_or(path)
-}
-
 /// The secret that a variable holds.
 fn secret(handed: &Handed, name: &str) -> Result<Option<Secret>, Failure> {
     let bad = |_| Failure::new(CONFIG, format!("{name} is not UTF-8; set it again"));
     handed.variable(name).map(|text| text.into_string().map(Secret).map_err(bad)).transpose()
-}
-
-/// Refuses a password file that is of no use from the start.
-fn check_password_file(path: &Path, named_by: &str) -> Result<(), Failure> {
-    let text = fs::read_to_string(path).map_err(|error| {
-        Failure::new(
-            CONFIG,
-            format!("the password file {} of {named_by} cannot be read, {error}; check the path", path.display()),
-        )
-    })?;
-    match text.trim_end_matches(['\n', '\r']) {
-        "" => Err(Failure::new(
-            CONFIG,
-            format!("the password file {} of {named_by} is empty; write the password into it", path.display()),
-        )),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

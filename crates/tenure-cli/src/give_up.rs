@@ -1,11 +1,15 @@
 //! Giving up what was taken when the work cannot begin or has ended, and saying what is true of it.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use tenure::{Guards, Locker, Name, Owner, ReleaseOutcome, format_duration};
 use tokio::time::timeout;
 
 use crate::exit::Failure;
-use crate::take::CLEAN_UP;
+
+/// How long a clean-up may hold up our end.
+pub(crate) const CLEAN_UP: Duration = Duration::from_secs(1);
 
 /// Releases what was taken before `failure`, and says in it how that went. Nothing is left to the
 /// background. No work has begun, so no shortest hold is kept.

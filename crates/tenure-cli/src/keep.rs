@@ -32,10 +32,10 @@ use crate::config::{Handed, Settings};
 use crate::event_loop::block_on;
 use crate::exit::{CANNOT_RUN, Failure, LOST, USAGE, by_signal, say, say_aside};
 use crate::give_up::{give_up, left_taken};
+use crate::loss::why_lost;
 use crate::myself;
 use crate::output::deliver;
 use crate::signals::{Signals, unheard_before};
-use crate::supervise::why_lost;
 use crate::take::Plan;
 use crate::variables::{text, variables};
 

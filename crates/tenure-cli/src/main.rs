@@ -20,6 +20,7 @@ mod lab;
 mod lead;
 mod lease;
 mod log;
+mod loss;
 mod min_hold;
 mod myself;
 mod names;

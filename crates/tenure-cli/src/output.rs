@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Write, stdout};
 use std::os::fd::AsFd as _;
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::Signal;
@@ -32,6 +33,27 @@ pub(crate) fn is_read() -> Result<(), Failure> {
 /// Writes a result that somebody has to read, such as a token.
 pub(crate) fn deliver(text: &str) -> Result<(), Failure> {
     write(text).map_err(|error| unwritten(&error))
+}
+
+/// Rows below a head, in columns.
+pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+    let rows: Vec<_> = std::iter::once(head.map(String::from)).chain(rows.iter().cloned()).collect();
+    let mut text = String::new();
+    for row in &rows {
+        for (column, cell) in row.iter().enumerate() {
+            let width = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+            let padding = if column + 1 == row.len() { 0 } else { width - cell.chars().count() + 2 };
+            text.push_str(cell);
+            text.extend(std::iter::repeat_n(' ', padding));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// A span as a number of JSON.
+pub(crate) fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn write(text: &str) -> io::Result<()> {

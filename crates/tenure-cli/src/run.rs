@@ -13,11 +13,12 @@ use crate::args::{Run, Taking};
 use crate::child::Child;
 use crate::config::{Settings, TTL};
 use crate::exit::{Failure, LOST, USAGE, Voice, say};
-use crate::give_up::{give_up, left_taken};
+use crate::give_up::{CLEAN_UP, give_up, left_taken};
 use crate::guardian::Guardian;
+use crate::loss::{lost_before, why_lost};
 use crate::signals::{Signals, unheard, unheard_before};
-use crate::supervise::{End, Supervisor, may_run_until, why_lost};
-use crate::take::{CLEAN_UP, Plan};
+use crate::supervise::{End, Supervisor, may_run_until};
+use crate::take::Plan;
 use crate::terminal::{self, Terminal};
 use crate::variables::variables;
 use crate::{exec, store};
@@ -240,8 +241,4 @@ fn was_lost(name: &Name, release: Result<ReleaseOutcome, Error>, voice: Voice) -
         }
     }
     false
-}
-
-fn lost_before(name: &Name, loss: &str) -> Failure {
-    Failure::new(LOST, format!("the lock {name:?} was lost before the command was started: {loss}; nothing was run"))
 }

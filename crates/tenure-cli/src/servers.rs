@@ -8,8 +8,7 @@ use tenure::{Error, Name};
 use crate::args::Output;
 use crate::config::Settings;
 use crate::exit::Failure;
-use crate::output::print;
-use crate::show::{millis, table};
+use crate::output::{millis, print, table};
 use crate::store;
 
 /// One server.

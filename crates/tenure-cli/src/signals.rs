@@ -10,7 +10,6 @@ use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
 use crate::exit::{Failure, UNREACHABLE};
-use crate::supervise::asks_to_end;
 use crate::terminal;
 
 /// Signals that are forwarded to the child, and obeyed while there is none.
@@ -94,6 +93,11 @@ pub(crate) fn unheard_before(error: &io::Error) -> Failure {
 /// Failure of a command that cannot receive signals.
 pub(crate) fn unheard(error: &io::Error) -> Failure {
     Failure::new(UNREACHABLE, format!("signals cannot be received, {error}"))
+}
+
+/// Whether a program that gets it is to end.
+pub(crate) fn asks_to_end(signal: Signal) -> bool {
+    [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT].contains(&signal)
 }
 
 fn bit(signal: Signal) -> u64 {

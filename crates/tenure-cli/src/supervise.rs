@@ -11,7 +11,8 @@ use crate::child::{Change, Child};
 use crate::exec;
 use crate::exit::{Voice, say_aside};
 use crate::guardian::Guardian;
-use crate::signals::Signals;
+use crate::loss::why_lost;
+use crate::signals::{Signals, asks_to_end};
 use crate::terminal::{self, Terminal};
 
 /// How long a group that was asked to stop itself may take before it is stopped.
@@ -317,20 +318,9 @@ impl<'a> Supervisor<'a> {
     }
 }
 
-/// Why a lock was lost, with the last that the store has said.
-pub(crate) fn why_lost(guards: &Guards, name: &Name, loss: EndReason) -> String {
-    let of_it = guards.iter().find(|guard| guard.name() == name);
-    loss.because_of(of_it.and_then(tenure::Guard::renewal_error).as_ref())
-}
-
 /// End of the lease at the store, a little earlier: nothing runs then.
 pub(crate) fn may_run_until(guards: &Guards) -> BootTime {
     BootTime::now() + guards.lease_remaining().saturating_sub(MARGIN)
-}
-
-/// Whether a program that gets it is to end.
-pub(crate) fn asks_to_end(signal: Signal) -> bool {
-    [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT].contains(&signal)
 }
 
 fn signal_each(processes: &[Pid], signal: Signal) {

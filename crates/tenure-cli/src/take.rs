@@ -13,14 +13,13 @@ use tokio::time::{sleep, timeout};
 use crate::args::Taking;
 use crate::config::{Settings, TTL};
 use crate::exit::{Failure, UNREACHABLE, about};
+use crate::give_up::CLEAN_UP;
 use crate::names::Names;
 use crate::observer::Observer;
 use crate::outage::Outage;
 use crate::signals::Signals;
 use crate::{min_hold, nested, store};
 
-/// How long a clean-up may hold up our end.
-pub(crate) const CLEAN_UP: Duration = Duration::from_secs(1);
 /// Time that the end of a killed process group may take on a busy machine.
 const REAPING: Duration = Duration::from_millis(100);
 /// For how long a store that gives no answer is asked again where no `--wait` says so.

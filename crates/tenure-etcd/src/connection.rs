@@ -20,6 +20,7 @@ use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::failure::Failed;
+use crate::grpc::{USUAL, unary, unary_up_to};
 use crate::login::{self, Attempt, Token, unapplied};
 use crate::proto::{Answer, Header, STATUS, StatusRequest, StatusResponse};
 
@@ -368,31 +369,8 @@ impl Connection {
     }
 }
 
-pub(crate) async fn unary<Q, A>(channel: &Channel, path: &'static str, request: Request<Q>) -> Result<A, tonic::Status>
-where
-    Q: Message + Default + 'static,
-    A: Message + Default + 'static,
-{
-    unary_up_to(USUAL, channel, path, request).await
-}
-
-async fn unary_up_to<Q, A>(most: usize, channel: &Channel, path: &'static str, request: Request<Q>) -> Result<A, tonic::Status>
-where
-    Q: Message + Default + 'static,
-    A: Message + Default + 'static,
-{
-    let mut grpc = Grpc::new(channel.clone()).max_decoding_message_size(most);
-    grpc.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
-    let codec = ProstCodec::<Q, A>::default();
-    grpc.unary(request, PathAndQuery::from_static(path), codec).await.map(tonic::Response::into_inner)
-}
-
-/// Timeouts of a connection's making. A call has its own, which is shorter.
-pub(crate) const FIRST_CONTACT: Duration = Duration::from_secs(5);
 /// Connections at a time, at most.
 const RUNTIMES: usize = 8;
-/// Bytes of an answer, unless it has to be longer.
-const USUAL: usize = 4 << 20;
 /// How much longer the other members have to say which cluster they are of.
 const OTHERS: Duration = Duration::from_millis(100);
 

@@ -24,8 +24,11 @@
 //! etcd counts in whole seconds, and keeps no lease for less than one and a half election timeouts: 2 s by
 //! default. A ttl is rounded up to that. The grant says for how long.
 
+mod confirm;
 mod connection;
 mod failure;
+mod fresh;
+mod grpc;
 mod keys;
 mod lease;
 mod list;
@@ -35,11 +38,13 @@ mod proto;
 mod queue;
 mod release;
 mod renew;
+mod seen;
 mod shared;
 mod spare;
 mod store;
 mod take;
 mod wait;
+mod waits;
 mod watch;
 
 pub use self::options::Options;

@@ -8,8 +8,8 @@ use tonic::Request;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::Channel;
 
-use crate::connection::{FIRST_CONTACT, unary};
 use crate::failure::{Failed, unexpected};
+use crate::grpc::{FIRST_CONTACT, unary};
 use crate::proto::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse};
 
 /// A token, or that the server asks for none.

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
-use tenure::store::{Credentials, Login};
+use tenure::store::{Credentials, Login, refuse_zone};
 use tenure::{Error, Locker, parse_duration};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-use crate::connection::{Connection, FIRST_CONTACT, Member};
+use crate::connection::{Connection, Member};
+use crate::grpc::FIRST_CONTACT;
 use crate::keys::Layout;
 use crate::store::EtcdStore;
 
@@ -53,6 +54,7 @@ impl Options {
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
     pub fn parse(url: &str) -> Result<Self, Error> {
+        refuse_zone(url)?;
         let (scheme, rest) = url.split_once("://").ok_or_else(unread)?;
         let tls = match &*scheme.to_ascii_lowercase() {
             "etcd" => false,

@@ -7,11 +7,12 @@ use tenure::{Error, Name};
 use tokio::time::Instant;
 
 use crate::failure::{is_full, unexpected};
+use crate::fresh::FreshLease;
 use crate::keys::{State, seconds};
-use crate::lease::{FreshLease, keep_alive, revoke_later};
+use crate::lease::{keep_alive, revoke_later};
 use crate::proto::{Compare, DeleteRangeRequest, Op, PutRequest};
 use crate::queue::{Queue, Slot};
-use crate::shared::{Id, Seen};
+use crate::seen::{Id, Seen};
 use crate::spare::Spare;
 use crate::store::EtcdStore;
 

@@ -12,7 +12,8 @@ use crate::keys::{State, Value, seconds};
 use crate::lease::{keep_alive, keep_many, left_at_least};
 use crate::proto::{KeyValue, Op, RangeRequest, TXN, TxnRequest, TxnResponse};
 use crate::queue::Slot;
-use crate::shared::{Seen, Shared};
+use crate::seen::Seen;
+use crate::shared::Shared;
 
 /// Leases of one batch: etcd allows 128 reads in a transaction.
 pub(crate) const AT_ONCE: usize = 120;

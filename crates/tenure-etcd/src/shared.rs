@@ -1,4 +1,4 @@
-//! State of a store that its notices need as well, and the write that makes a hold.
+//! State of a store that its notices need as well.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,27 +7,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use tenure::store::Grant;
-use tenure::{Error, Name, Owner, Share};
+use tenure::{Error, Name};
 use tokio::time::Instant;
 
 use crate::connection::Connection;
 use crate::failure::unexpected;
-use crate::keys::{Layout, State, Value, seconds, span};
-use crate::lease::{FreshLease, Unanswered, left, revoke_later};
+use crate::keys::{Layout, seconds, span};
+use crate::lease::{Unanswered, revoke_later};
 use crate::proto::{Compare, Header, KeyValue, Op, PutRequest, RANGE, RangeRequest, RangeResponse, TXN, TxnRequest, TxnResponse};
-use crate::queue::{Queue, Slot, fence};
+use crate::queue::{Queue, Slot};
+use crate::seen::{Id, Seen};
 use crate::spare::{Spare, Spares};
-use crate::watch::Waits;
+use crate::waits::Waits;
 
 /// Remembered keys. One that was forgotten costs a read.
 const MOST_SEEN: usize = 20_000;
 
 /// Reads of one transaction: etcd allows 128.
 const READS: usize = 120;
-
-/// A lease at this store.
-pub(crate) type Id = (Name, Owner);
 
 /// State that notices need as well, which outlive a call.
 pub(crate) struct Shared {
@@ -41,24 +38,6 @@ pub(crate) struct Shared {
     term: AtomicU64,
     /// The shortest ttl that the server grants, in seconds, once a shorter one was asked for.
     shortest: AtomicI64,
-}
-
-/// A key as it was last seen.
-#[derive(Clone, Debug)]
-pub(crate) struct Seen {
-    pub(crate) key: Vec<u8>,
-    pub(crate) lease: i64,
-    /// Granted ttl of the lease, in seconds.
-    pub(crate) ttl: i64,
-    pub(crate) modified: i64,
-    /// The term of a lease that this process was granted, and with which it has written the key.
-    pub(crate) own_term: Option<u64>,
-}
-
-impl From<&Slot> for Seen {
-    fn from(slot: &Slot) -> Self {
-        Self { key: slot.key.clone(), lease: slot.own_lease(), ttl: slot.value.ttl, modified: slot.modified, own_term: None }
-    }
 }
 
 impl Shared {
@@ -232,60 +211,6 @@ impl Shared {
 
     fn seen_keys(&self) -> MutexGuard<'_, HashMap<Id, Seen>> {
         self.seen_keys.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Writes a hold to a key that is as it was seen, with a lease of its own for `ttl` at least.
-    ///
-    /// `granted` is the revision of the fence that the holder has; `None` has it begin with this write. `Err` has the
-    /// queue if the key has changed.
-    pub(crate) async fn confirm(
-        self: &Arc<Self>,
-        name: &Name,
-        slot: &Slot,
-        (owner, share): (&Owner, Share),
-        (ttl, granted): (Duration, Option<i64>),
-        end: Instant,
-    ) -> Result<Result<Grant, Queue>, Error> {
-        let is_same = slot.owner() == owner && slot.value.state == State::Holds;
-        let (mut ttl, mut slot) = (self.seconds(ttl), slot.clone());
-        // A lease does not get shorter than what is left of it.
-        if is_same && slot.value.ttl > ttl {
-            ttl = left(&self.connection, slot.lease, end).await?.map_or(ttl, |left| seconds(left).max(ttl));
-        }
-        let mut lease = FreshLease::grant(self, (name.clone(), owner.clone()), ttl, end).await?;
-        let mut is_written = false;
-        loop {
-            let value = Value { granted, ..lease.value(State::Holds, share, owner) };
-            let put = PutRequest { key: slot.key.clone(), value: value.write(), lease: lease.id };
-            let compare = vec![Compare::is_unchanged(&slot.key, slot.modified)];
-            lease.sent();
-            let answer = self.transact(compare, vec![Op::Put(put)], &[name], end).await;
-            let revision = match answer.map_err(|error| if is_written { error.maybe_applied() } else { error })? {
-                Ok(revision) => revision,
-                Err(queues) => {
-                    lease.unused();
-                    return queues.into_iter().next().map(Err).ok_or_else(|| unexpected("it has no range"));
-                }
-            };
-            // The key has left it.
-            revoke_later(&self.connection, slot.own_lease());
-            if slot.owner() != owner {
-                self.forget(&(name.clone(), slot.owner().clone()));
-            }
-            if !lease.is_doubtful() {
-                let seen = lease.seen(slot.key.clone(), revision);
-                let grant = Grant::new(fence(revision), span(lease.ttl));
-                lease.keep();
-                self.waits.end(&(name.clone(), owner.clone()));
-                self.remember((name.clone(), owner.clone()), seen);
-                return Ok(Ok(grant));
-            }
-            // The key has its new value, with a lease that does not count.
-            is_written = true;
-            let fresh = FreshLease::new(self, (name.clone(), owner.clone()), ttl, end).await.map_err(Error::maybe_applied)?;
-            slot = Slot { key: slot.key, value, lease: lease.id, modified: revision };
-            std::mem::replace(&mut lease, fresh).keep();
-        }
     }
 }
 

@@ -12,8 +12,9 @@ use tenure::{Entry, Error, Lease, Name};
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::connection::{Connection, FIRST_CONTACT};
+use crate::connection::Connection;
 use crate::failure::{Failed, unexpected};
+use crate::grpc::FIRST_CONTACT;
 use crate::keys::Layout;
 use crate::proto::{RANGE, RangeRequest, RangeResponse};
 use crate::shared::Shared;

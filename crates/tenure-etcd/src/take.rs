@@ -5,11 +5,12 @@ use tenure::store::{Grant, Request};
 use tenure::{Error, Name};
 use tokio::time::Instant;
 
+use crate::fresh::FreshLease;
 use crate::keys::{State, seconds, span};
-use crate::lease::{FreshLease, revoke_later};
+use crate::lease::revoke_later;
 use crate::proto::{Compare, DeleteRangeRequest, Op, PutRequest};
 use crate::queue::{Queue, Slot, fence};
-use crate::shared::Seen;
+use crate::seen::Seen;
 use crate::store::EtcdStore;
 
 /// Looks at names that change, before a place in the queue is taken.

@@ -8,13 +8,14 @@ use tenure::store::{AcquireReply, Request};
 use tokio::time::Instant;
 
 use crate::failure::unexpected;
+use crate::fresh::FreshLease;
 use crate::keys::{State, seconds};
-use crate::lease::{FreshLease, keep_alive};
+use crate::lease::keep_alive;
 use crate::proto::{Compare, DeleteRangeRequest, Op, PutRequest};
 use crate::queue::Queue;
-use crate::shared::Seen;
+use crate::seen::Seen;
 use crate::store::EtcdStore;
-use crate::watch::Before;
+use crate::waits::Before;
 
 /// Ttl of a queue entry's lease, at most. One heartbeat may be lost in that time.
 const ENTRY: Duration = Duration::from_secs(3);

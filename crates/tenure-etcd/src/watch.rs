@@ -1,13 +1,12 @@
 //! Notices: a waiter watches the key in front of its own.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt as _, future};
 use tenure::store::{Enqueue, Notice, Request};
-use tenure::{Error, Fence, Owner};
+use tenure::{Error, Fence};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tonic::Streaming;
@@ -15,73 +14,13 @@ use tonic::Streaming;
 use crate::failure::{Failed, unexpected};
 use crate::keys::KeyRange;
 use crate::proto::{DELETE, Event, WATCH, WatchCreateRequest, WatchRequest, WatchResponse};
-use crate::queue::{Queue, fence};
-use crate::shared::{Id, Shared};
+use crate::queue::fence;
+use crate::seen::Id;
+use crate::shared::Shared;
+use crate::waits::Before;
 
 /// How long a read behind a notice may take. The next heartbeat asks as well.
 const LOOK: Duration = Duration::from_secs(1);
-/// Waiters that are kept in mind although nobody reads their notices.
-const FEW: usize = 256;
-/// For a heartbeat whose entry another process made.
-const HANDOFF_TTL: Duration = Duration::from_millis(1_500);
-
-/// Who is in front of a waiter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Before {
-    /// Revision of the answer that says so.
-    revision: i64,
-    /// The last key in front of it.
-    last: Vec<u8>,
-    /// There is no other.
-    alone: bool,
-    /// It has to wait until all in front of it have gone.
-    exclusive: bool,
-    handoff_ttl: Duration,
-    /// Number of the connection of that answer. A watch on an earlier one may be dead.
-    connection: u64,
-}
-
-impl Before {
-    /// `None` if the owner does not wait there.
-    pub(crate) fn new(queue: &Queue, owner: &Owner, handoff_ttl: Duration, connection: u64) -> Option<Self> {
-        let at = queue.position(owner)?;
-        let last = queue.slots.get(at.checked_sub(1)?)?.key.clone();
-        let exclusive = queue.slots.get(at)?.value.share.is_exclusive();
-        Some(Self { revision: queue.revision, last, alone: at == 1, exclusive, handoff_ttl, connection })
-    }
-}
-
-/// The waiters of this store.
-#[derive(Default)]
-pub(crate) struct Waits(Mutex<HashMap<Id, watch::Sender<Option<Before>>>>);
-
-impl Waits {
-    /// Notes the answer to a waiter, for its notices.
-    pub(crate) fn note(&self, id: &Id, before: Before) {
-        let mut all = self.all();
-        if all.len() > FEW && !all.contains_key(id) {
-            all.retain(|_, wait| wait.receiver_count() > 0);
-        }
-        all.entry(id.clone()).or_insert_with(|| watch::Sender::new(None)).send_replace(Some(before));
-    }
-
-    pub(crate) fn handoff_ttl(&self, id: &Id) -> Duration {
-        let known = self.all().get(id).and_then(|wait| wait.borrow().as_ref().map(|before| before.handoff_ttl));
-        known.unwrap_or(HANDOFF_TTL)
-    }
-
-    pub(crate) fn end(&self, id: &Id) {
-        self.all().remove(id);
-    }
-
-    fn subscribe(&self, id: &Id) -> watch::Receiver<Option<Before>> {
-        self.all().entry(id.clone()).or_insert_with(|| watch::Sender::new(None)).subscribe()
-    }
-
-    fn all(&self) -> MutexGuard<'_, HashMap<Id, watch::Sender<Option<Before>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Returns the notices for a request.
 pub(crate) async fn notices(shared: &Arc<Shared>, request: &Request, end: Instant) -> Result<BoxStream<'static, Notice>, Error> {

@@ -20,7 +20,9 @@
 //! [check]: tenure_testkit::history::check()
 
 mod clock;
+mod compare;
 mod coverage;
+mod explored;
 mod flaw;
 mod mix;
 mod network;
@@ -33,42 +35,13 @@ mod server;
 mod steps;
 mod store;
 mod watched;
+mod way;
 mod world;
 
 pub use coverage::{Coverage, Met};
+pub use explored::Explored;
 pub use flaw::Flaw;
 pub use report::{Extent, Report, many, search};
-
-use std::fmt::Write;
-
-use tenure_testkit::History;
-use tenure_testkit::history::{Finding, timeline};
-
-/// The result of one run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Explored {
-    /// By which it can be made again.
-    pub seed: u64,
-    /// The tier: how much had to survive.
-    pub tier: u8,
-    /// The events at every process.
-    pub history: History,
-    /// The broken rules.
-    pub findings: Vec<Finding>,
-    /// The faults and paths that it met.
-    pub coverage: Coverage,
-}
-
-impl Explored {
-    /// The run as a picture, with what went wrong.
-    pub fn story(&self) -> String {
-        let mut story = timeline::picture(&self.history);
-        for finding in &self.findings {
-            let _ = writeln!(story, "at {} ms: {finding}", finding.at / 1_000_000);
-        }
-        story
-    }
-}
 
 /// Makes the run of `seed`.
 pub fn one(seed: u64) -> Explored {

@@ -17,7 +17,6 @@ use crate::clock::ServerClock;
 use crate::link::{Answers, Failed, Link};
 use crate::list;
 use crate::protocol::{Commands, Key, Reply};
-use crate::transaction::half_way;
 
 /// Pause before a server that was busy is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -205,6 +204,11 @@ impl State {
         let until = link.lost().map(|ttl| Instant::now() + ttl.min(LATE));
         self.late_until = self.late_until.max(until);
     }
+}
+
+pub(crate) fn half_way(end: Instant) -> Instant {
+    let now = Instant::now();
+    now + end.saturating_duration_since(now) / 2
 }
 
 fn no_answer(limit: Duration) -> Error {

@@ -31,6 +31,7 @@
 
 mod clock;
 mod connection;
+mod dial;
 mod item;
 mod link;
 mod list;

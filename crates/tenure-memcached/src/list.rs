@@ -3,7 +3,7 @@
 use tenure::Error;
 use tenure::store::Credentials;
 
-use crate::link::{dial, read_until, takes_connections, write};
+use crate::dial::{dial, read_until, takes_connections, write};
 use crate::protocol::Key;
 
 /// All keys that are text.

@@ -1,14 +1,15 @@
 //! The URL of one memcached, or of several.
 
+mod open;
+
 use std::fmt;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
-use tenure::store::{Credentials, Login};
-use tenure::{Error, Locker, parse_duration};
+use tenure::store::{Credentials, Login, refuse_zone};
+use tenure::{Error, parse_duration};
 
 use crate::protocol::Key;
-use crate::store::MemcachedStore;
 
 const FORMS: &str = "memcached://host:11211, or memcached://a:11211,b:11211 for several";
 const PORT: u16 = 11_211;
@@ -70,6 +71,7 @@ impl Options {
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
     pub fn parse(url: &str) -> Result<Self, Error> {
+        refuse_zone(url)?;
         let unread = || Error::invalid("the store URL cannot be read").with_hint(format!("it looks like {FORMS}"));
         let rest = url.strip_prefix("memcached://").ok_or_else(unread)?;
         let (address, parameters) = rest.split_once('?').unwrap_or((rest, ""));
@@ -133,24 +135,6 @@ impl Options {
     pub fn credentials(mut self, credentials: impl Into<Credentials>) -> Self {
         self.credentials = credentials.into().or(&self.credentials);
         self
-    }
-
-    /// Connects to every server. One that is lost is tried again by the calls about its names.
-    ///
-    /// # Errors
-    /// [`Unreachable`](tenure::ErrorKind::Unreachable) if none answers within 5 s,
-    /// [`Refused`](tenure::ErrorKind::Refused) if a login is refused, or a server is too old or has a wrong clock.
-    pub async fn open(self) -> Result<MemcachedStore, Error> {
-        self.credentials.fixed().map_or(Ok(None), |login| words(&login))?;
-        MemcachedStore::open(self).await
-    }
-
-    /// Returns a [`Locker`] on the store.
-    ///
-    /// # Errors
-    /// As [`open`](Options::open).
-    pub async fn connect(self) -> Result<Locker, Error> {
-        self.open().await.map(Locker::new)
     }
 }
 

@@ -9,7 +9,7 @@ use tenure::{BootTime, Error, Lease, Owner};
 use tokio::sync::MutexGuard;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, half_way};
 use crate::item::Item;
 use crate::link::{Answers, Failed, Link};
 use crate::options::Scheme;
@@ -306,11 +306,6 @@ impl<'a> Rivals<'a> {
         sleep_until(until).await;
         Ok(false)
     }
-}
-
-pub(crate) fn half_way(end: Instant) -> Instant {
-    let now = Instant::now();
-    now + end.saturating_duration_since(now) / 2
 }
 
 pub(crate) fn odd(reply: Option<Reply>) -> Error {

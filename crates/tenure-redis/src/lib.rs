@@ -46,7 +46,7 @@ pub use crate::cluster::ClusterStore;
 #[cfg(feature = "redis-1")]
 pub use crate::external::over;
 pub use crate::native::advice::Advice;
-pub use crate::native::durable::Durability;
+pub use crate::native::durability::Durability;
 pub use crate::native::node::RedisNode;
 pub use crate::native::store::RedisStore;
 pub use crate::options::Options;

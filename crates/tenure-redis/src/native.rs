@@ -4,8 +4,10 @@
 mod acquire;
 pub(crate) mod advice;
 pub(crate) mod cluster;
+mod confirmations;
 pub(crate) mod counter;
-pub(crate) mod durable;
+pub(crate) mod durability;
+mod durable;
 pub(crate) mod foreign;
 mod inspect;
 pub(crate) mod keys;

@@ -1,34 +1,28 @@
 //! URLs of Redis servers, and their parameters.
 
+mod open;
+mod parameters;
 mod sentinel;
 mod server;
+mod text;
+mod topology;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::store::quorum::{Node, Quorum};
-use tenure::store::{Credentials, Login, Store};
-use tenure::{Error, parse_duration};
-use url::Url;
+use tenure::Error;
+use tenure::store::{Credentials, refuse_zone};
 
 use self::sentinel::Group;
-use self::server::{FORMS, Server};
-use crate::cluster::ClusterStore;
+use self::server::Server;
+use self::topology::{Topology, servers};
 use crate::native::advice::{Advice, Listener};
-use crate::native::cluster::Cluster;
-use crate::native::durable::Durability;
+use crate::native::durability::Durability;
 use crate::native::foreign::is_parted;
 use crate::native::keys::check_hash_tag;
-use crate::native::node::{RedisNode, Runs, first_contact};
-use crate::native::store::{RedisStore, Settings};
-use crate::schemes::majority::MajorityStore;
-use crate::schemes::optimistic::OptimisticStore;
-use crate::schemes::redisson::{RedissonStore, Servers};
-use crate::schemes::scheme::{Prefixes, Profile, Scheme};
-use crate::schemes::set_nx::SetNxStore;
-use crate::schemes::timestamp::{TimestampStore, Unit};
-use crate::transport::nodes::{Address, Nodes};
+use crate::schemes::scheme::{Profile, Scheme};
+use crate::schemes::timestamp::Unit;
 
 /// Settings of a connection to one Redis or Valkey server, read from a URL.
 ///
@@ -37,7 +31,7 @@ use crate::transport::nodes::{Address, Nodes};
 /// | `redis://[user:password@]host[:port][/db]` | plain TCP; `valkey://` is the same |
 /// | `rediss://...` | TLS; `valkeys://` is the same |
 /// | `redis+unix:///path` | a unix socket; `valkey+unix://` and `unix://` are the same |
-/// | `redis+cluster://[user:password@]host:port,host:port,...` | a [Redis Cluster](ClusterStore), by one or more of its nodes; `rediss+cluster://` with TLS |
+/// | `redis+cluster://[user:password@]host:port,host:port,...` | a [Redis Cluster](crate::ClusterStore), by one or more of its nodes; `rediss+cluster://` with TLS |
 /// | `redis+sentinel://[user:password@]host[:port],host[:port],.../service[/db]` | the master that Sentinels name; `rediss+sentinel://` with TLS |
 /// | `quorum+redis://[user:password@]host:port,host:port,...` | a [quorum](tenure::store::quorum::Quorum) of independent servers; `quorum+rediss://` with TLS |
 ///
@@ -80,20 +74,13 @@ pub struct Options {
     quiet: bool,
 }
 
-/// Relation of the servers of a URL to one another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Topology {
-    One,
-    Cluster,
-    Quorum,
-}
-
 impl Options {
     /// Reads a URL.
     ///
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
     pub fn parse(text: &str) -> Result<Self, Error> {
+        refuse_zone(text)?;
         let (topology, servers, group, url) = match Group::read(text)? {
             Some((group, server, url)) => (Topology::One, vec![server], Some(group), url),
             None => servers(text).map(|(topology, servers, url)| (topology, servers, None, url))?,
@@ -133,60 +120,6 @@ impl Options {
         options.check_databases()?;
         options.check_scheme()?;
         Ok(options)
-    }
-
-    fn set_all(&mut self, url: &Url) -> Result<(), Error> {
-        let mut known = Vec::new();
-        for (key, value) in url.query_pairs() {
-            if known.contains(&key) {
-                return Err(Error::invalid(format!("{key}= is given twice in the store URL")).with_hint("give it once"));
-            }
-            self.set(&key, &value)?;
-            known.push(key);
-        }
-        Ok(())
-    }
-
-    fn set(&mut self, key: &str, value: &str) -> Result<(), Error> {
-        let duration = || parse_duration(value).map_err(|e| e.context(format_args!("the parameter {key}= of the store URL")));
-        match key {
-            "prefix" => value.clone_into(&mut self.prefix),
-            "timeout" => self.timeout = Some(positive(key, duration()?)?),
-            "poll_interval" => self.poll_interval = positive(key, duration()?)?,
-            "durability" => self.durability = value.parse()?,
-            "quiet" => self.quiet = choice(key, value, ["yes", "no"])? == "yes",
-            "db" => self.servers.iter_mut().try_for_each(|server| server.set_db(value))?,
-            "ca" | "cert" | "key" => self.machines().try_for_each(|server| server.set_tls_file(key, value))?,
-            "sentinel_username" | "sentinel_password" => {
-                let none = || Error::invalid(format!("{key}= is for sentinels, and the store URL names none"));
-                let group = self.group.as_mut().ok_or_else(none);
-                let half = if key == "sentinel_username" { Login::of_user(value) } else { Login::of_password(value) };
-                group.map_err(|e| e.with_hint("use redis+sentinel://host,host,host/service"))?.log_in(&half.into());
-            }
-            "scheme" => self.scheme = value.parse()?,
-            "profile" => self.profile = Some(value.parse()?),
-            "unit" => {
-                self.unit = if choice(key, value, ["ms", "s"])? == "s" { Unit::Seconds } else { Unit::Millis };
-                self.getset = Some("unit");
-            }
-            "win" => {
-                choice(key, value, ["equal", "past"])?;
-                self.getset = Some("win");
-            }
-            "node_timeout" if self.is_quorum() => self.node_timeout = Some(positive(key, duration()?)?),
-            "node_timeout" => {
-                let what = "node_timeout= is for several servers that are asked at once, and this URL names none";
-                return Err(Error::invalid(what).with_hint("use timeout="));
-            }
-            other => {
-                let what = format!("{other}= is no parameter of a Redis URL");
-                return Err(Error::invalid(what).with_hint(
-                    "known are prefix, timeout, poll_interval, node_timeout, durability, quiet, db, ca, cert, key, sentinel_username, \
-                     sentinel_password, scheme, profile, unit and win",
-                ));
-            }
-        }
-        Ok(())
     }
 
     /// All that a connection is made to.
@@ -307,208 +240,6 @@ impl Options {
         self.group.iter_mut().for_each(|group| group.log_in(&credentials));
         self
     }
-
-    /// Connects with the native scheme, and makes sure that the server answers.
-    ///
-    /// # Errors
-    /// [`Unreachable`](tenure::ErrorKind::Unreachable) if no server answers within 5 s,
-    /// [`Refused`](tenure::ErrorKind::Refused) if it refuses the login,
-    /// [`Invalid`](tenure::ErrorKind::Invalid) if a TLS file cannot be used, or for another scheme.
-    pub async fn connect(self) -> Result<RedisStore, Error> {
-        if self.scheme != Scheme::Native {
-            return Err(Error::invalid(format!("{:?} is not the native scheme", self.scheme)).with_hint("use Options::open"));
-        }
-        if self.topology != Topology::One {
-            return Err(Error::invalid(format!("the store URL names a {}", self.topology)).with_hint("use Options::open"));
-        }
-        RedisStore::connect(&self.settings(&self.servers[0], self.prefix.clone())?).await
-    }
-
-    /// Makes a node of a [quorum](tenure::store::quorum::Quorum), which connects with its first
-    /// call.
-    ///
-    /// # Errors
-    /// [`Invalid`](tenure::ErrorKind::Invalid) if a TLS file cannot be used, or for another scheme.
-    pub fn node(self) -> Result<Arc<RedisNode>, Error> {
-        let is_native = self.scheme == Scheme::Native && self.durability == Durability::None;
-        if !is_native || self.topology != Topology::One || self.group.is_some() {
-            return Err(Error::invalid(format!("{self} is no node")).with_hint("name one server, without scheme="));
-        }
-        RedisNode::connect_later(&self.settings(&self.servers[0], self.prefix.clone())?, &Runs::default())
-    }
-
-    /// Connects as [`connect`](Options::connect) does, for any scheme.
-    ///
-    /// # Errors
-    /// As [`connect`](Options::connect).
-    pub async fn open(self) -> Result<Arc<dyn Store>, Error> {
-        self.check_scheme()?;
-        let prefixes = match (self.scheme, self.profile) {
-            (Scheme::SetNx, Some(profile)) => profile.prefixes(&self.prefix)?,
-            (Scheme::Php, _) => Prefixes::of(format!("{}Lock:", self.prefix)),
-            _ => Prefixes::of(self.prefix.clone()),
-        };
-        match self.topology {
-            Topology::One => {}
-            Topology::Quorum => return Ok(Arc::new(self.quorum().await?)),
-            Topology::Cluster => {
-                let cluster = self.nodes().await?;
-                return Ok(match self.scheme {
-                    Scheme::Redisson | Scheme::RedissonFair => {
-                        Arc::new(RedissonStore::new(Servers::Cluster(cluster), self.scheme == Scheme::RedissonFair))
-                    }
-                    _ => Arc::new(ClusterStore::new(cluster)),
-                });
-            }
-        }
-        let settings = self.settings(&self.servers[0], prefixes.name.clone())?;
-        let redis = RedisStore::connect(&settings).await?;
-        Ok(match self.scheme {
-            Scheme::Native => Arc::new(redis),
-            Scheme::SetNx if !prefixes.further.is_empty() => Arc::new(MajorityStore::new(redis, prefixes)),
-            Scheme::SetNx => Arc::new(SetNxStore::at(redis, prefixes)),
-            Scheme::SetnxExpire | Scheme::SetnxExpireLua => Arc::new(SetNxStore::new(redis, true)),
-            Scheme::Php => Arc::new(TimestampStore::new(redis, Unit::Php)),
-            Scheme::Getset => Arc::new(TimestampStore::new(redis, self.unit)),
-            Scheme::Redisson => Arc::new(RedissonStore::new(Servers::One(redis), false)),
-            Scheme::RedissonFair => Arc::new(RedissonStore::new(Servers::One(redis), true)),
-            Scheme::Watch => Arc::new(OptimisticStore::connect(redis, &settings).await?),
-        })
-    }
-
-    /// Connects to the servers of a `quorum+redis://` URL, as soon as a majority of them answers.
-    ///
-    /// # Errors
-    /// As [`connect`](Options::connect), and [`Invalid`](tenure::ErrorKind::Invalid) for a URL of
-    /// one server.
-    pub async fn quorum(&self) -> Result<Quorum, Error> {
-        let (quorum, nodes) = self.quorum_and_nodes()?;
-        first_contact(nodes.clone()).await?;
-        if let Some(listener) = self.listener() {
-            for node in &nodes {
-                listener.ask(node.connection(), &node.to_string(), true);
-            }
-        }
-        Ok(quorum)
-    }
-
-    /// Makes the quorum of a `quorum+redis://` URL, which connects with its first call. It waits for no server.
-    ///
-    /// # Errors
-    /// [`Invalid`](tenure::ErrorKind::Invalid) for a URL of one server, or a file that cannot be read.
-    pub fn quorum_later(&self) -> Result<Quorum, Error> {
-        Ok(self.quorum_and_nodes()?.0)
-    }
-
-    fn quorum_and_nodes(&self) -> Result<(Quorum, Vec<Arc<RedisNode>>), Error> {
-        if !self.is_quorum() {
-            return Err(Error::invalid(format!("{self} is one server")).with_hint("write quorum+redis://host,host,host"));
-        }
-        let runs = Runs::default();
-        let node = |server| RedisNode::connect_later(&self.settings(server, self.prefix.clone())?, &runs);
-        let nodes = self.servers.iter().map(node).collect::<Result<Vec<_>, Error>>()?;
-        let quorum =
-            Quorum::new(nodes.iter().map(|node| Arc::clone(node) as Arc<dyn Node>).collect())?.with_timeout(self.timeout);
-        Ok((quorum.with_node_timeout(self.node_timeout).with_poll_interval(self.poll_interval), nodes))
-    }
-
-    /// Connects to a cluster, as soon as one of the nodes of a `redis+cluster://` URL answers.
-    ///
-    /// # Errors
-    /// As [`connect`](Options::connect), and [`Invalid`](tenure::ErrorKind::Invalid) for another
-    /// URL, or for a prefix by which keys of one name would be in different slots.
-    pub async fn cluster(&self) -> Result<ClusterStore, Error> {
-        if self.scheme != Scheme::Native {
-            return Err(Error::invalid(format!("{:?} is not the native scheme", self.scheme)).with_hint("use Options::open"));
-        }
-        Ok(ClusterStore::new(self.nodes().await?))
-    }
-
-    /// The nodes of a cluster.
-    async fn nodes(&self) -> Result<Cluster, Error> {
-        let no_cluster = || Error::invalid(format!("{self} is no cluster")).with_hint("write redis+cluster://host,host");
-        if self.topology != Topology::Cluster {
-            return Err(no_cluster());
-        }
-        let seeds = self.servers.iter().map(|server| server.address().ok_or_else(no_cluster)).collect::<Result<Vec<_>, _>>()?;
-        let like = self.servers[0].clone();
-        let dial = Box::new(move |address: &Address| like.beside(address).peer());
-        let nodes = Nodes::open(dial, seeds, &self.prefix).await.map_err(|error| error.context(self))?;
-        Cluster::new(nodes, &self.prefix, &self.to_string(), self.timeout, self.poll_interval, self.listener())
-    }
-
-    /// Listener to settings that endanger locks, if anybody is to hear of them.
-    fn listener(&self) -> Option<Listener> {
-        self.advice.clone().filter(|_| !self.quiet)
-    }
-
-    fn settings(&self, server: &Server, prefix: String) -> Result<Settings, Error> {
-        let (timeout, poll_interval) = (self.timeout, self.poll_interval);
-        let shown = if self.is_quorum() { server.to_string() } else { self.to_string() };
-        let peer = server.peer()?;
-        let advice = self.listener();
-        let sentinels = self.group.as_ref().map(|group| group.sentinels(&peer)).transpose()?;
-        Ok(Settings { peer, sentinels, shown, prefix, timeout, poll_interval, durability: self.durability, advice })
-    }
-}
-
-/// Reads the URL of one server.
-fn read(text: &str) -> Result<Url, Error> {
-    let unread = |e| Error::invalid("the store URL cannot be read").with_source(e).with_hint(format!("it looks like {FORMS}"));
-    Url::parse(text).map_err(unread)
-}
-
-/// Divides what follows the scheme of a URL of several hosts: the login with its `@`, the hosts, and
-/// the path with what comes after it.
-fn authority(rest: &str) -> (&str, &str, &str) {
-    let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    let (login, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
-    (login, hosts, behind)
-}
-
-/// The servers that a URL names, what they are to one another, and the URL with the first of them
-/// alone.
-fn servers(text: &str) -> Result<(Topology, Vec<Server>, Url), Error> {
-    let (scheme, rest) = text.split_once("://").unwrap_or((text, ""));
-    let (topology, scheme) = match (scheme.strip_prefix("quorum+"), scheme.strip_suffix("+cluster")) {
-        (Some(scheme), _) => (Topology::Quorum, scheme),
-        (_, Some(scheme)) => (Topology::Cluster, scheme),
-        _ => {
-            let url = read(text)?;
-            return Ok((Topology::One, vec![Server::of(&url)?], url));
-        }
-    };
-    let (login, hosts, behind) = authority(rest);
-    let urls: Vec<Url> =
-        hosts.split(',').map(|host| read(&format!("{scheme}://{login}{host}{behind}"))).collect::<Result<_, _>>()?;
-    if topology == Topology::Quorum && (urls.len() < 3 || urls.len().is_multiple_of(2)) {
-        let what = format!("the store URL names a quorum of {} servers", urls.len());
-        return Err(Error::invalid(what).with_hint("name an odd number of them, 3 at least, with commas in between"));
-    }
-    let servers: Vec<Server> = urls.iter().map(Server::of).collect::<Result<_, _>>()?;
-    if let Some(twice) = Server::twice(&servers) {
-        let what = format!("the store URL names {twice} twice");
-        return Err(Error::invalid(what).with_hint("name each server once"));
-    }
-    let first = urls.into_iter().next().ok_or_else(|| Error::invalid("the store URL has no host"))?;
-    Ok((topology, servers, first))
-}
-
-fn choice<'a>(key: &str, value: &'a str, known: [&str; 2]) -> Result<&'a str, Error> {
-    if known.contains(&value) {
-        return Ok(value);
-    }
-    let what = format!("{key}={value} is no value of that parameter");
-    Err(Error::invalid(what).with_hint(format!("write {key}={} or {key}={}", known[0], known[1])))
-}
-
-fn positive(key: &str, value: Duration) -> Result<Duration, Error> {
-    let why = match value {
-        Duration::ZERO => "zero",
-        value if value > Duration::from_secs(3_600) => "more than an hour",
-        _ => return Ok(value),
-    };
-    Err(Error::invalid(format!("the parameter {key}= of the store URL is {why}")).with_hint("write e.g. 500ms"))
 }
 
 /// The server without secrets, for messages.
@@ -530,16 +261,6 @@ impl fmt::Display for Options {
     }
 }
 
-impl fmt::Display for Topology {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::One => "single server",
-            Self::Cluster => "cluster",
-            Self::Quorum => "quorum",
-        })
-    }
-}
-
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Options({self})")
@@ -548,6 +269,8 @@ impl fmt::Debug for Options {
 
 #[cfg(test)]
 mod tests {
+    use tenure::store::Login;
+
     use super::*;
 
     #[test]

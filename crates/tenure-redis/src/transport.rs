@@ -2,10 +2,12 @@
 //! connection that is replaced when it fails. Nothing here knows of locks, but for what an error
 //! means to them.
 
+pub(crate) mod address;
 pub(crate) mod commands;
 pub(crate) mod connection;
 pub(crate) mod contact;
 pub(crate) mod dial;
+pub(crate) mod exchange;
 pub(crate) mod failure;
 pub(crate) mod form;
 mod frame;

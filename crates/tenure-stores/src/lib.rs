@@ -31,7 +31,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
-use tenure::store::{Credentials, Store};
+use tenure::store::{Credentials, Store, refuse_zone};
 use tenure::{Error, Locker};
 
 const KNOWN: &str = "the stores are sqlite:PATH, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://, \
@@ -92,6 +92,10 @@ impl Options {
         // Not every store reads a scheme in capitals.
         let text = url.to_str().map(|url| format!("{scheme}{}", &url[scheme.len()..]));
         let text = text.ok_or_else(|| Error::invalid("the store URL is not UTF-8").with_hint("escape other bytes as %XX"));
+        // The client libraries of the databases take a zone for a part of a name.
+        if let Ok(text) = &text {
+            refuse_zone(text)?;
+        }
         match &*scheme {
             "redis+unix" | "valkey+unix" | "unix" => tenure_redis::Options::parse(&text?).map(Self::Redis),
             #[cfg(feature = "memcached")]
@@ -285,6 +289,34 @@ mod tests {
             let capitals = format!("{}:{rest}", scheme.to_ascii_uppercase());
             let [small, large] = [url, &capitals].map(|url| format!("{:?}", Options::parse(url)));
             assert_eq!(small, large);
+        }
+    }
+
+    /// And the password is not, however it reads.
+    #[test]
+    fn a_zone_of_an_address_is_refused_by_its_name() {
+        for scheme in [
+            "redis",
+            "valkeys",
+            "redis+cluster",
+            "redis+sentinel",
+            "quorum+redis",
+            "memcached",
+            "postgres",
+            "mysql",
+            "zookeeper",
+            "etcd",
+        ] {
+            for (hosts, zone) in [("[fe80::1%25eth0]", "eth0"), ("a,[::1],[fe80::1%en1]:7", "en1")] {
+                let error = Options::parse(format!("{scheme}://u:hunter2@{hosts}/m")).unwrap_err();
+                let text = format!("{error} {error:?}");
+                assert_eq!(error.kind(), ErrorKind::Invalid, "{text}");
+                assert!(
+                    text.contains(&format!("the zone {zone:?}")) && text.contains("or a host name"),
+                    "{scheme}://{hosts}: {text}"
+                );
+                assert!(!text.contains("hunter2"), "{text}");
+            }
         }
     }
 

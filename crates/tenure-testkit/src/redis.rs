@@ -29,6 +29,13 @@ const ANSWER: Duration = Duration::from_secs(10);
 const SOCKET: &str = "redis.sock";
 const LOG: &str = "redis.log";
 
+/// The file of a sentinel, which it writes as well.
+const SENTINEL_CONFIG: &str = "sentinel.conf";
+
+/// Files and directories with the data of a server. Before Redis 7 the append-only file stood
+/// alone.
+const DATA: [&str; 3] = ["appendonlydir", "appendonly.aof", "dump.rdb"];
+
 /// How to start a [`RedisServer`].
 #[derive(Debug, Default)]
 pub struct Builder {
@@ -230,7 +237,7 @@ impl RedisServer {
     /// As [`restart`](Self::restart), with everything the server had written removed.
     pub fn restart_empty(&self) {
         self.kill();
-        snapshot::remove(self.dir());
+        remove_data(self.dir());
         self.restart();
     }
 
@@ -304,7 +311,7 @@ impl RedisServer {
         let binary = self.how.binary();
         let mut command = Command::new(&binary);
         if self.how.role == Role::Sentinel {
-            command.args([sentinel::CONFIG, "--sentinel"]);
+            command.args([SENTINEL_CONFIG, "--sentinel"]);
         }
         // The log goes to standard output, so that a complaint about the arguments stands there too.
         let log = fs::File::create(self.dir.path().join(LOG)).expect("the server's directory can be written");
@@ -339,5 +346,13 @@ impl RedisServer {
     fn answers(&self) -> bool {
         let ping = Client::connect_unix(&self.unix_socket(), ANSWER);
         ping.and_then(|mut client| client.command(&["PING"])).is_ok()
+    }
+}
+
+/// Removes all data from a server's directory.
+fn remove_data(dir: &Path) {
+    for name in DATA {
+        let path = dir.join(name);
+        let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     }
 }

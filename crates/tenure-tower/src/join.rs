@@ -7,13 +7,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE, UPGRADE};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, Version, response};
+use http::{HeaderMap, HeaderName, Method, Request, StatusCode, Version, response};
 use http_body::Frame;
 use tenure::Name;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::body::LockBody;
 use crate::frames::Frames;
 use crate::problem::Problem;
 
@@ -58,11 +57,11 @@ pub(crate) struct Follower(watch::Receiver<Option<Outcome>>);
 /// A whole answer.
 #[derive(Debug)]
 pub(crate) struct Copied {
-    status: StatusCode,
-    version: Version,
-    headers: HeaderMap,
-    frames: Frames,
-    unsent: Option<u64>,
+    pub(crate) status: StatusCode,
+    pub(crate) version: Version,
+    pub(crate) headers: HeaderMap,
+    pub(crate) frames: Frames,
+    pub(crate) unsent: Option<u64>,
 }
 
 /// Copies an answer while it is sent.
@@ -130,16 +129,6 @@ impl Follower {
         let outcome = timeout(LONGEST_JOIN, self.0.wait_for(Option::is_some)).await;
         let outcome = outcome.ok().and_then(|answer| answer.ok()?.clone());
         outcome.unwrap_or(Err(Problem::FirstFailed))
-    }
-}
-
-impl Copied {
-    pub(crate) fn response<R>(&self) -> Response<LockBody<R>> {
-        let mut response = Response::new(LockBody::of(self.frames.clone(), self.unsent));
-        *response.status_mut() = self.status;
-        *response.version_mut() = self.version;
-        *response.headers_mut() = self.headers.clone();
-        response
     }
 }
 

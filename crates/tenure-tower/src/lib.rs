@@ -93,6 +93,7 @@
 // unused.
 #![doc(test(attr(deny(warnings), allow(dead_code, unused_variables))))]
 
+mod answer;
 mod body;
 mod frames;
 mod future;

@@ -1,22 +1,15 @@
-//! Refusals, as problem+json or as the status of a gRPC call.
+//! Refusals: their reasons, and the form in which a client expects them.
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
-use serde_json::json;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, StatusCode};
 
-use crate::body::LockBody;
-use crate::frames::Frames;
 use crate::policy::RefuseWith;
 use crate::stats::Event;
 
 /// Pause for a client if nothing better is known.
 const SOON: Duration = Duration::from_secs(1);
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 const GRPC: &[u8] = b"application/grpc";
 
 /// Form in which a client expects an answer.
@@ -55,7 +48,7 @@ pub(crate) enum Problem {
 }
 
 impl Problem {
-    fn reason(self) -> &'static str {
+    pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::InProgress(..) => "in-progress",
             Self::CoolDown(..) => "cool-down",
@@ -72,7 +65,7 @@ impl Problem {
         }
     }
 
-    fn detail(self) -> &'static str {
+    pub(crate) fn detail(self) -> &'static str {
         match self {
             Self::InProgress(..) => "A request with the same key is in progress.",
             Self::CoolDown(..) => "A request with the same key was served a short time ago.",
@@ -100,7 +93,7 @@ impl Problem {
         }
     }
 
-    fn status(self) -> StatusCode {
+    pub(crate) fn status(self) -> StatusCode {
         match self {
             Self::InProgress(with, _) | Self::CoolDown(with, _) => with.status(),
             Self::NoKey | Self::BadKey(_) | Self::BodyUnreadable => StatusCode::BAD_REQUEST,
@@ -110,7 +103,7 @@ impl Problem {
     }
 
     /// The gRPC status whose advice to clients is the same.
-    fn grpc_status(self) -> &'static str {
+    pub(crate) fn grpc_status(self) -> &'static str {
         const INVALID_ARGUMENT: &str = "3";
         const RESOURCE_EXHAUSTED: &str = "8";
         const ABORTED: &str = "10";
@@ -127,63 +120,18 @@ impl Problem {
     }
 
     /// Time after which a repeat makes sense; `None` if the request has to be changed first.
-    fn retry_after(self) -> Option<Duration> {
+    pub(crate) fn retry_after(self) -> Option<Duration> {
         match self {
             Self::InProgress(_, after) | Self::CoolDown(_, after) => Some(after.unwrap_or(SOON)),
             Self::NoKey | Self::BadKey(_) | Self::BodyTooLarge | Self::BodyUnreadable => None,
             _ => Some(SOON),
         }
     }
-
-    pub(crate) fn response<R>(self, form: Form) -> Response<LockBody<R>> {
-        match form {
-            Form::Json => self.json(),
-            Form::Grpc => self.grpc(),
-        }
-    }
-
-    fn json<R>(self) -> Response<LockBody<R>> {
-        let status = self.status();
-        let (title, reason, detail) = (status.canonical_reason().unwrap_or_default(), self.reason(), self.detail());
-        let body = json!({"type": "about:blank", "title": title, "status": status.as_u16(), "reason": reason, "detail": detail});
-        let mut response = Response::new(LockBody::of(Frames::whole(Bytes::from(body.to_string())), None));
-        *response.status_mut() = status;
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if let Some(after) = self.retry_after() {
-            response.headers_mut().insert(RETRY_AFTER, whole_seconds(after).into());
-        }
-        response
-    }
-
-    /// An answer of headers alone, as gRPC has it for calls that fail at once.
-    fn grpc<R>(self) -> Response<LockBody<R>> {
-        let mut response = Response::new(LockBody::of(Frames::default(), None));
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        headers.insert(GRPC_STATUS, HeaderValue::from_static(self.grpc_status()));
-        headers.insert(GRPC_MESSAGE, HeaderValue::from_static(self.reason()));
-        if let Some(after) = self.retry_after() {
-            headers.insert(GRPC_PUSHBACK, u64::try_from(after.as_millis()).unwrap_or(u64::MAX).into());
-        }
-        response
-    }
-}
-
-/// Rounds up: a client that comes back too early is refused again.
-fn whole_seconds(time: Duration) -> u64 {
-    (time.as_secs() + u64::from(time.subsec_nanos() > 0)).max(1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_client_is_never_asked_back_too_early() {
-        for (millis, seconds) in [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (4_999, 5)] {
-            assert_eq!(whole_seconds(Duration::from_millis(millis)), seconds, "{millis} ms");
-        }
-    }
 
     #[test]
     fn grpc_is_told_from_grpc_web() {

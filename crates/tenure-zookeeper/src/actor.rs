@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::entry::{Command, Entry, Phase, shown_ttl};
 use crate::failure::{Failed, NO_NODE, no_answer, too_long};
-use crate::inner::{Inner, holder_of};
+use crate::inner::{Inner, data_of, holder_of};
 use crate::nodes::{Child, Data, node};
 use crate::queue::{Status, Watch};
 use crate::session::{Pending, Reply, answer};
@@ -372,10 +372,6 @@ fn written_at(reply: &Reply) -> Option<i64> {
     let mut reading = Reading(&reply.body);
     reading.bytes()?;
     Some(reading.stat()?.mzxid)
-}
-
-pub(crate) fn data_of(reply: &Reply) -> Option<Data> {
-    Data::read(Reading(&reply.body).bytes()?)
 }
 
 /// The holder, as its node says. `None` if it is not there any more, or cannot be read.

@@ -9,11 +9,10 @@ use tenure::{Error, Holder, Name, Owner};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use crate::actor::data_of;
 use crate::entry::{Entry, Slot};
 use crate::failure::{Failed, NO_AUTH, NO_NODE, NODE_EXISTS, UNIMPLEMENTED};
 use crate::nodes::{Child, Data, checked, in_order, stranger};
-use crate::session::{SILENT, Session, answer};
+use crate::session::{Reply, SILENT, Session, answer};
 use crate::sessions::Sessions;
 use crate::wire::{Acl, CONTAINER, CREATE, CREATE_CONTAINER, Frame, PERSISTENT, Reading};
 
@@ -169,6 +168,10 @@ impl Inner {
     pub(crate) fn busy(&self) -> AcquireReply {
         AcquireReply::Busy(Busy::new(self.poll_interval))
     }
+}
+
+pub(crate) fn data_of(reply: &Reply) -> Option<Data> {
+    Data::read(Reading(&reply.body).bytes()?)
 }
 
 /// The holder, as its node says.

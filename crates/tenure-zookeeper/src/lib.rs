@@ -32,6 +32,7 @@ mod entry;
 mod failure;
 mod inner;
 mod link;
+mod login;
 mod nodes;
 mod options;
 mod queue;

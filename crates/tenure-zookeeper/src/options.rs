@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
-use tenure::store::{Credentials, Login};
+use tenure::store::{Credentials, Login, refuse_zone};
 use tenure::{Error, Locker, parse_duration};
 use tokio::time::Instant;
 
 use crate::inner::Inner;
 use crate::link::Host;
+use crate::login::check_login;
 use crate::nodes::check_path;
 use crate::session::{How, SILENT};
 use crate::sessions::Sessions;
@@ -54,6 +55,7 @@ impl Options {
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
     pub fn parse(url: &str) -> Result<Self, Error> {
+        refuse_zone(url)?;
         let form = |what: &str| Error::invalid(what).with_hint(format!("write e.g. {FORMS}"));
         let (scheme, rest) = url.split_once("://").ok_or_else(|| form("the store URL is none of ZooKeeper"))?;
         if !scheme.eq_ignore_ascii_case("zookeeper") {
@@ -178,19 +180,6 @@ fn unescaped(sign: char) -> Error {
         .with_hint("in the user and the password, write @ as %40, ? as %3F, / as %2F and # as %23")
 }
 
-/// Refuses what would log in as nobody, or as another.
-pub(crate) fn check_login(Login { user, password }: Login) -> Result<Option<(String, String)>, Error> {
-    let hint = "give both, or none of them";
-    match (user, password) {
-        (Some(_), None) => Err(Error::invalid("the store URL has a user and no password").with_hint(hint)),
-        (None, Some(_)) => Err(Error::invalid("the store URL has a password and no user").with_hint(hint)),
-        (Some(user), _) if user.contains(':') => {
-            Err(Error::invalid("the user has a colon, and the digest scheme ends it there").with_hint("use another user"))
-        }
-        (user, password) => Ok(user.zip(password)),
-    }
-}
-
 fn decoded(what: &str, text: &str) -> Result<String, Error> {
     let decoded = percent_decode_str(text).decode_utf8();
     decoded.map(Into::into).map_err(|_| Error::invalid(format!("{what} of the store URL is not UTF-8")))
@@ -261,18 +250,6 @@ mod tests {
         assert_eq!(options.credentials.fixed(), Some(Login::new("me", "s@cret")));
         assert!(!format!("{options:?} {options}").contains("cret"));
         assert_eq!((options.timeout, options.acl), (Some(Duration::from_secs(1)), Acl::Creator));
-    }
-
-    #[test]
-    fn a_login_is_of_a_user_and_a_password() {
-        assert_eq!(check_login(Login::default()).unwrap(), None);
-        assert!(check_login(Login::new("me", "secret")).unwrap().is_some());
-        for (login, why) in
-            [(Login::of_user("me"), "no password"), (Login::of_password("x"), "no user"), (Login::new("a:b", "c"), "colon")]
-        {
-            let error = check_login(login).unwrap_err().to_string();
-            assert!(error.contains(why), "{error}");
-        }
     }
 
     #[test]

@@ -3,32 +3,23 @@
 //! A task owns the connection. Requests of one session are executed in the order in which they were
 //! sent.
 
+mod call;
 mod task;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tenure::store::Credentials;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use self::call::{Call, Command, Shared};
+pub(crate) use self::call::{How, Reply, SILENT};
 use self::task::{Task, dial};
 use crate::failure::Failed;
-use crate::link::{Host, Identity, Undialled};
+use crate::link::{Identity, Undialled};
 use crate::wire::Frame;
-
-/// Longest wait for a server that says nothing, if the operation timeout is not longer.
-pub(crate) const SILENT: Duration = Duration::from_secs(1);
-
-/// An answer without an error.
-#[derive(Debug)]
-pub(crate) struct Reply {
-    pub(crate) body: Vec<u8>,
-    /// Fires, or ends, when a read of the watched path is useful.
-    pub(crate) watch: Option<oneshot::Receiver<()>>,
-}
 
 pub(crate) type Pending = oneshot::Receiver<Result<Reply, Failed>>;
 
@@ -36,42 +27,6 @@ pub(crate) type Pending = oneshot::Receiver<Result<Reply, Failed>>;
 pub(crate) async fn answer(pending: &mut Pending) -> Result<Reply, Failed> {
     // Without one, the runtime of the session has ended.
     pending.await.unwrap_or(Err(Failed::Cut { sent: true }))
-}
-
-struct Call {
-    frame: Frame,
-    reply: oneshot::Sender<Result<Reply, Failed>>,
-}
-
-impl Call {
-    fn is_unwanted(&self) -> bool {
-        self.reply.is_closed()
-    }
-
-    fn answer(self, answer: Result<Reply, Failed>) {
-        let _ = self.reply.send(answer);
-    }
-}
-
-enum Command {
-    Calls(Vec<Call>),
-    /// Connects anew, with another timeout; a shorter one only if that is meant.
-    Retime {
-        timeout: Duration,
-        shortens: bool,
-        done: oneshot::Sender<()>,
-    },
-}
-
-/// Where the servers are, and how to log in.
-#[derive(Debug)]
-pub(crate) struct How {
-    pub(crate) hosts: Vec<Host>,
-    pub(crate) credentials: Credentials,
-    /// Longest wait for a server that says nothing.
-    pub(crate) silent: Duration,
-    /// The shortest timeout that the ensemble gives, when that is known.
-    pub(crate) shortest: OnceLock<Duration>,
 }
 
 /// A session of the ensemble. It is closed when nobody has it any more.
@@ -84,21 +39,6 @@ pub(crate) struct Session {
     /// Entries that have their nodes here, and those of them that wait.
     pub(crate) users: AtomicUsize,
     pub(crate) waiters: AtomicUsize,
-}
-
-#[derive(Debug)]
-struct Shared {
-    timeout: AtomicU64,
-    /// All servers were tried in vain.
-    is_adrift: AtomicBool,
-    /// Why nothing more is asked in it.
-    over: watch::Sender<Option<Failed>>,
-}
-
-impl Shared {
-    fn new(timeout: Duration) -> Self {
-        Self { timeout: AtomicU64::new(millis(timeout)), is_adrift: AtomicBool::new(false), over: watch::Sender::new(None) }
-    }
 }
 
 impl Session {
@@ -191,8 +131,4 @@ impl Session {
         let _ = self.commands.send(Command::Retime { timeout, shortens, done });
         let _ = is_done.await;
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

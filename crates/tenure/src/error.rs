@@ -1,10 +1,12 @@
 //! Errors: why a call failed, and whether it may have been applied all the same.
 
+mod other_kind;
+
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Holder, Kind, Name};
+use crate::Holder;
 
 /// Class of an error, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,13 +95,6 @@ impl Error {
     pub(crate) fn after_fork() -> Self {
         let what = "the store was opened before a fork, and the child has neither its threads nor its connections";
         Self::invalid(what).with_hint("open a store in the child, or start another program there with exec")
-    }
-
-    /// Makes an [`ErrorKind::Mismatch`] of a name that is in use as another kind of lock.
-    #[must_use]
-    pub fn other_kind(name: &Name, in_use_as: impl fmt::Display, asked: Kind) -> Self {
-        let what = format!("{name:?} is in use as {in_use_as}, and cannot be {asked} as well");
-        Self::new(ErrorKind::Mismatch, what).with_hint("use one kind of lock for a name")
     }
 
     /// Adds what the reader can do about it.

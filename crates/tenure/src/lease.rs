@@ -5,6 +5,7 @@
 
 mod release;
 mod session;
+mod state;
 mod table;
 mod terms;
 mod validity;
@@ -12,7 +13,7 @@ mod watchdog;
 
 pub use self::release::ReleaseOutcome;
 pub(crate) use self::session::Session;
+pub use self::state::{EndReason, State};
 pub(crate) use self::table::{Id, PendingRelease};
 pub(crate) use self::terms::{Terms, check_span, check_ttl};
 pub(crate) use self::validity::{Current, HeldLease};
-pub use self::validity::{EndReason, State};

@@ -1,10 +1,10 @@
 //! Share of a name: the permits that a holder has, out of all permits.
 
+mod permits;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-
-use crate::Error;
 
 /// Permits of a name: a weight out of a capacity. This makes the kind of a lock plain data.
 ///
@@ -29,19 +29,6 @@ impl Share {
     pub const WRITE: Self = Self { weight: u32::MAX, capacity: u32::MAX };
     /// Largest number of permits of a semaphore. More would be a read/write lock.
     pub const MAX_PERMITS: u32 = u32::MAX - 1;
-
-    /// Makes `weight` of the `capacity` permits of a semaphore. With one permit it is a
-    /// [mutex](Share::MUTEX).
-    ///
-    /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) for no permits, more than there are, or more than
-    /// [`Share::MAX_PERMITS`].
-    pub fn permits(weight: u32, capacity: u32) -> Result<Self, Error> {
-        Self::from_parts(weight, capacity).filter(|_| capacity <= Self::MAX_PERMITS).ok_or_else(|| {
-            let what = format!("{weight} of {capacity} permits is not a share of a semaphore");
-            Error::invalid(what).with_hint(format!("ask for 1 to N of N permits, N at most {}", Self::MAX_PERMITS))
-        })
-    }
 
     /// Makes a share from the numbers that a store kept; `None` if they are none.
     pub const fn from_parts(weight: u32, capacity: u32) -> Option<Self> {

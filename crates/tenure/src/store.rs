@@ -13,6 +13,7 @@ pub mod quorum;
 pub mod record;
 mod request;
 mod several;
+mod zone;
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ pub use self::credentials::{Credentials, Login};
 pub use self::features::{Features, operation_timeout};
 pub use self::request::{AcquireReply, Busy, Durable, Enqueue, Grant, Notice, ReleaseReply, RenewReply, Request};
 pub use self::several::{too_few, turn};
+#[doc(hidden)]
+pub use self::zone::refuse_zone;
 use crate::{Entry, Error, Lease, Name};
 
 /// A place where names are held: a Redis, a file, a table.

@@ -5,11 +5,10 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tenure::store::{Credentials, Login};
 use tenure::{Owner, parse_duration};
 use toml::{Table, Value};
 
-use super::{Secret, absolute, check_password_file};
+use super::password::{Password, Secret, absolute};
 use crate::exit::{CONFIG, Failure};
 
 /// The keys of a config file.
@@ -27,30 +26,6 @@ pub(super) struct File {
     pub(super) wait: Option<Duration>,
     pub(super) kill_after: Option<Duration>,
     pub(super) label: Option<String>,
-}
-
-/// A password, or its file, which is read for each login.
-#[derive(Debug)]
-pub(crate) enum Password {
-    Here(Secret),
-    File { path: PathBuf, named_by: &'static str },
-}
-
-impl Password {
-    /// Refuses a file that cannot be read, or is empty.
-    pub(super) fn check(&self) -> Result<(), Failure> {
-        match self {
-            Self::Here(_) => Ok(()),
-            Self::File { path, named_by } => check_password_file(path, named_by),
-        }
-    }
-
-    pub(crate) fn credentials(&self) -> Credentials {
-        match self {
-            Self::Here(Secret(password)) => Login::of_password(password).into(),
-            Self::File { path, .. } => Credentials::password_file(path),
-        }
-    }
 }
 
 impl File {

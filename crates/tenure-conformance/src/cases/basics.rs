@@ -6,7 +6,8 @@ use std::time::Duration;
 use tenure::store::{ReleaseReply, Store};
 use tenure::{BootTime, Entry, ErrorKind};
 
-use super::{LONG, Outcome, PATIENCE, Subject, granted, is_busy, lease, listing, name, request};
+use super::steps::{LONG, PATIENCE, granted, is_busy, lease, listing, name, request};
+use crate::{Outcome, Subject};
 
 /// The heart of it, also across handles.
 pub async fn a_free_name_is_granted_and_a_held_one_is_busy(subject: &dyn Subject) -> Outcome {

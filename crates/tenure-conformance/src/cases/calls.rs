@@ -8,7 +8,7 @@ use tenure::store::Store;
 use tenure::{Acquire, Error, ErrorKind, Fence, Guard, Guards, Lease, Locker, Share, State};
 use tokio::task::JoinHandle;
 
-use super::LONG;
+use super::steps::LONG;
 
 /// How long the work takes that is done under a guard.
 const STEP: Duration = Duration::from_millis(2);

@@ -15,8 +15,9 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::calls::{Call, Parts, Scene, calls, claims_no_more};
-use super::{CLEAN_UP, LONG, Outcome, PATIENCE, Subject, joined, name, timed_out};
+use super::steps::{CLEAN_UP, LONG, PATIENCE, joined, name, timed_out};
 use crate::{Fate, Faulty, Operation};
+use crate::{Outcome, Subject};
 
 /// A call that is not over after so long waits for what does not come.
 const QUIET: Duration = Duration::from_millis(60);

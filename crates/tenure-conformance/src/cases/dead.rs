@@ -8,9 +8,8 @@ use tenure::{BootTime, Share};
 use tokio::time::timeout;
 
 use super::shares::{reader, release, share, two, writer};
-use super::{
-    HANDOFF_TTL, LONG, NotApplicable, Outcome, PATIENCE, Subject, TTL, granted, is_busy, joining, locker, name, request,
-};
+use super::steps::{HANDOFF_TTL, LONG, PATIENCE, TTL, granted, is_busy, joining, locker, name, request};
+use crate::{NotApplicable, Outcome, Subject};
 
 /// More than a store may see to in one step.
 const MANY: usize = 300;

@@ -5,7 +5,8 @@ use std::time::Duration;
 use tenure::BootTime;
 use tenure::store::{ReleaseReply, RenewReply};
 
-use super::{LONG, Outcome, Subject, TTL, granted, granted_after, is_busy, lease, of_any_process, renew, request};
+use super::steps::{LONG, TTL, granted, granted_after, is_busy, lease, of_any_process, renew, request};
+use crate::{Outcome, Subject};
 
 /// Not a moment before the ttl, and soon after it.
 pub async fn a_lease_ends_by_itself_and_not_before(subject: &dyn Subject) -> Outcome {

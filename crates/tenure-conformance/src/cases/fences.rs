@@ -6,7 +6,8 @@ use tenure::Fence;
 use tenure::store::{AcquireReply, RenewReply, Store};
 use tokio::task::JoinSet;
 
-use super::{LONG, NotApplicable, Outcome, Subject, granted, granted_at_last, joined, lease, locker, request, rises};
+use super::steps::{LONG, granted, granted_at_last, joined, lease, locker, request, rises};
+use crate::{NotApplicable, Outcome, Subject};
 
 fn counts(store: &dyn Store) -> Outcome {
     if store.features().fence { Ok(()) } else { Err(NotApplicable("it counts no grants")) }

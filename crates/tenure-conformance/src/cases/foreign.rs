@@ -7,9 +7,8 @@ use tenure::store::{AcquireReply, ReleaseReply, RenewReply};
 use tenure::{BootTime, ErrorKind, Share};
 use tokio::time::timeout;
 
-use super::{
-    CLEAN_UP, LONG, Outcome, PATIENCE, Plant, Subject, granted, is_busy, lease, locker, name, renew, request, timed_out,
-};
+use super::steps::{CLEAN_UP, LONG, PATIENCE, granted, is_busy, lease, locker, name, renew, request, timed_out};
+use crate::{Outcome, Plant, Subject};
 
 /// A client that knows nothing of us keeps us out, and our release does not free it.
 pub async fn a_foreign_lock_and_ours_exclude_each_other(subject: &dyn Subject) -> Outcome {

@@ -7,10 +7,11 @@ use tenure::{AcquireAll, BootTime, EndReason, ErrorKind, Guards, Locker, Owner, 
 use tokio::time::timeout;
 
 use super::shares::two;
-use super::{
-    LONG, Outcome, PATIENCE, Subject, TTL, assert_free, granted_after, is_busy, joined, kept, lease, listing, locker,
-    of_any_process, outcome_of, request,
+use super::steps::{
+    LONG, PATIENCE, TTL, assert_free, granted_after, is_busy, joined, kept, lease, listing, locker, of_any_process, outcome_of,
+    request,
 };
+use crate::{Outcome, Subject};
 
 /// Far beyond its ttl it is still held, and nobody else gets in.
 pub async fn a_guard_renews_itself(subject: &dyn Subject) -> Outcome {
@@ -318,7 +319,7 @@ pub async fn a_cancelled_wait_for_several_leaves_nothing(subject: &dyn Subject) 
     let waiter = tokio::spawn(all_of(&here, ["c", "b", "a"]).acquire());
     let deadline = tokio::time::Instant::now() + PATIENCE;
     for name in ["a", "b"] {
-        while store.inspect(Some(&super::name(name))).await.unwrap().is_empty() {
+        while store.inspect(Some(&super::steps::name(name))).await.unwrap().is_empty() {
             assert!(tokio::time::Instant::now() < deadline, "{name} was never taken");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

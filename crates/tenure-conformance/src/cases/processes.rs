@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use tenure::BootTime;
 
-use super::{LONG, Outcome, PATIENCE, Subject, TTL, assert_free, granted_after, is_busy, kept, of_any_process, request};
+use super::steps::{LONG, PATIENCE, TTL, assert_free, granted_after, is_busy, kept, of_any_process, request};
 use crate::Counter;
+use crate::{Outcome, Subject};
 
 /// Several processes count in a file that nothing protects but the lock; the fences are in the order of entry.
 pub async fn no_two_processes_are_inside_at_once(subject: &dyn Subject) -> Outcome {
@@ -50,7 +51,7 @@ pub async fn a_stopped_holder_is_overtaken_and_knows_it(subject: &dyn Subject) -
     let stopped_at = BootTime::now();
     let next = request("door", LONG);
     granted_after(&store, &next, stopped_at).await;
-    let second = super::granted(&store, &next).await.fence;
+    let second = super::steps::granted(&store, &next).await.fence;
     assert!(second > first || !store.features().fence);
     worker.stop(false);
     assert!(worker.is_lost());
@@ -62,7 +63,7 @@ const DEAD_WAITER: Duration = Duration::from_secs(3);
 
 /// kill -9 of a waiter keeps others out for seconds, whatever the ttl, and then nothing is left of it.
 pub async fn a_killed_waiter_leaves_nothing(subject: &dyn Subject) -> Outcome {
-    let locks = super::locker(subject).await;
+    let locks = super::steps::locker(subject).await;
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
     let mut waiter = subject.process()?;
     waiter.begin_acquire("door", LONG);
@@ -75,7 +76,7 @@ pub async fn a_killed_waiter_leaves_nothing(subject: &dyn Subject) -> Outcome {
     assert!(cost < DEAD_WAITER + subject.overtime(), "the name was free of the dead waiter only after {cost:?}");
     let _ = again.unwrap().release().await.unwrap();
     let store = subject.store().await;
-    while !store.inspect(Some(&super::name("door"))).await.unwrap().is_empty() {
+    while !store.inspect(Some(&super::steps::name("door"))).await.unwrap().is_empty() {
         assert!(BootTime::now().since(freed) < PATIENCE, "the place of the dead waiter stays");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -10,10 +10,10 @@ use tokio::time::timeout;
 
 use super::basics::listed_at_last;
 use super::shares::release;
-use super::{
-    HANDOFF_TTL, LONG, NotApplicable, Outcome, PATIENCE, Subject, TTL, assert_free, granted, is_busy, joining, keeping, lease,
-    name, renew, request,
+use super::steps::{
+    HANDOFF_TTL, LONG, PATIENCE, TTL, assert_free, granted, is_busy, joining, keeping, lease, name, renew, request,
 };
+use crate::{NotApplicable, Outcome, Subject};
 
 /// Long enough for a busy machine to look after a place in time, short enough to wait for its end.
 const KEEP: Duration = Duration::from_millis(2_500);
@@ -190,7 +190,7 @@ pub async fn a_served_waiter_that_never_comes_costs_its_claim(subject: &dyn Subj
 
 /// Keeps a queue entry alive until it is served. Returns the time from `since`.
 async fn served_after(store: &dyn Store, request: &Request, since: BootTime) -> Duration {
-    super::granted_after(store, &keeping(request), since).await
+    super::steps::granted_after(store, &keeping(request), since).await
 }
 
 /// Each costs its own `handoff_ttl`.

@@ -5,7 +5,8 @@ use std::time::Duration;
 use tenure::Owner;
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply};
 
-use super::{HANDOFF_TTL, LONG, Outcome, Subject, assert_free, granted, is_busy, lease, of_any_process, request, rises};
+use super::steps::{HANDOFF_TTL, LONG, assert_free, granted, is_busy, lease, of_any_process, request, rises};
+use crate::{Outcome, Subject};
 
 /// An acquire that runs twice is one tenure, with the later number.
 pub async fn a_repeated_acquire_is_one_tenure(subject: &dyn Subject) -> Outcome {

@@ -7,10 +7,8 @@ use std::time::Duration;
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
 use tenure::{BootTime, ErrorKind, Fence, Share};
 
-use super::{
-    LONG, NotApplicable, Outcome, Subject, TTL, assert_free, granted, granted_after, is_busy, joining, keeping, lease, renew,
-    request,
-};
+use super::steps::{LONG, TTL, assert_free, granted, granted_after, is_busy, joining, keeping, lease, renew, request};
+use crate::{NotApplicable, Outcome, Subject};
 
 const NAMES: [&str; 3] = ["door", "attic", "cellar"];
 

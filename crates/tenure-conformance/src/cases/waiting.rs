@@ -12,10 +12,11 @@ use tenure::{BootTime, ReleaseOutcome, State};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{
-    CLEAN_UP, LONG, Outcome, PATIENCE, Subject, TTL, assert_free, granted, granted_after, joined, kept, lease, locker,
-    outcome_of, request, timed_out,
+use super::steps::{
+    CLEAN_UP, LONG, PATIENCE, TTL, assert_free, granted, granted_after, joined, kept, lease, locker, outcome_of, request,
+    timed_out,
 };
+use crate::{Outcome, Subject};
 
 /// Released by one, held by the other, well before any ttl.
 pub async fn a_waiter_gets_the_name(subject: &dyn Subject) -> Outcome {

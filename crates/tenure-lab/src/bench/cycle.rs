@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use tenure::{Acquire, BootTime, Error, Guard, Locker, ReleaseOutcome};
 use tokio::task::JoinSet;
 
+use crate::bench::job::Load;
 use crate::bench::meter::{Run, client_cpu};
-use crate::bench::{Load, Place};
+use crate::bench::place::Place;
 
 pub(super) struct Cycles {
     locks: Locker,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::bench::meter::Run;
-use crate::bench::{Case, Plan};
+use crate::bench::plan::{Case, Plan};
 
 /// Result of one case.
 #[derive(Clone, Debug)]

@@ -15,8 +15,9 @@ use tokio::task::JoinSet;
 
 use crate::Lab;
 use crate::bench::cycle::release;
+use crate::bench::job::Load;
 use crate::bench::meter::{Run, client_cpu};
-use crate::bench::{Address, Load, Place};
+use crate::bench::place::{Address, Place};
 
 const MOST_PROCESSES: usize = 16;
 

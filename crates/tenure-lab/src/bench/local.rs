@@ -7,8 +7,9 @@ use async_trait::async_trait;
 use tenure::{BootTime, Error, Locker};
 
 use crate::bench::cycle::{all, release};
+use crate::bench::job::Load;
 use crate::bench::meter::Run;
-use crate::bench::{Load, Place};
+use crate::bench::place::Place;
 
 pub(super) struct Tasks {
     locks: Locker,

@@ -7,8 +7,10 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tenure::{BootTime, Error, Guard, Locker};
 
 use crate::bench::cycle::{all, cycles, released};
+use crate::bench::job::{AT_A_TIME, Load};
 use crate::bench::meter::Run;
-use crate::bench::{AT_A_TIME, Load, Place, Plan};
+use crate::bench::place::Place;
+use crate::bench::plan::Plan;
 
 /// How many come and go: the same however many hold, so that what they find can be compared.
 const COMING: usize = 10;

@@ -6,9 +6,11 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tenure::{Error, Guard, Locker, State};
 
 use crate::bench::cycle::lost;
+use crate::bench::figures::Figures;
+use crate::bench::job::{AT_A_TIME, Job};
 use crate::bench::meter::{Run, Usage};
+use crate::bench::plan::Stage;
 use crate::bench::probe::Probe;
-use crate::bench::{AT_A_TIME, Figures, Job, Stage};
 
 /// The ttl of locks for which none is asked.
 const USUAL_TTL: Duration = Duration::from_secs(30);

@@ -9,9 +9,11 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::bench::count::Monitor;
+use crate::bench::figures::Figures;
+use crate::bench::job::Job;
 use crate::bench::meter::{Run, Usage};
+use crate::bench::plan::Stage;
 use crate::bench::probe::Probe;
-use crate::bench::{Figures, Job, Stage};
 
 const WAITERS_OF_A_NAME: usize = 100;
 /// Over so long it is seen whether the waiters have come to rest.

@@ -11,7 +11,9 @@ use tenure::ErrorKind;
 use tenure_lab::bench::{self, Case, Figures, HEAD, Place, Plan, Stage};
 
 use super::exit::{Failure, say};
-use super::{Output, find_server, print, processes, target};
+use super::output::{Output, print};
+use super::programs::{find_server, processes};
+use super::target;
 
 #[derive(Args, Debug)]
 #[command(after_help = HELP)]

@@ -15,6 +15,8 @@ pub(crate) const DAMAGED: u8 = 74;
 pub(crate) const REFUSED: u8 = 77;
 /// A setting of the environment cannot be used.
 pub(crate) const CONFIG: u8 = 78;
+/// Exit code of a result that was not expected.
+pub(crate) const UNEXPECTED: u8 = 1;
 
 /// The end of a command that did not do what it was asked to.
 #[derive(Debug)]

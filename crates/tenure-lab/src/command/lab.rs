@@ -16,12 +16,11 @@ use tenure_testkit::History;
 use tenure_testkit::history::timeline::{self, wrapped};
 use tenure_testkit::history::{Verdict, check};
 
-use super::exit::{DAMAGED, Failure};
+use super::exit::{DAMAGED, Failure, UNEXPECTED};
+use super::output::{Output, print};
+use super::programs::{find, find_engine, find_server, processes};
 use super::soak::{self, Soak};
-use super::{Output, find, find_engine, find_server, print, processes, target};
-
-/// Exit code of a result that was not expected.
-pub(crate) const UNEXPECTED: u8 = 1;
+use super::target;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Lab {

@@ -7,9 +7,11 @@ use clap::Args;
 use tenure::parse_duration;
 use tenure_lab::soak::{self, Engine, Plan, Where};
 
-use super::exit::Failure;
-use super::lab::UNEXPECTED;
-use super::{block_on, find_engine, find_server, print, processes, target};
+use super::event_loop::block_on;
+use super::exit::{Failure, UNEXPECTED};
+use super::output::print;
+use super::programs::{find_engine, find_server, processes};
+use super::target;
 
 #[derive(Args, Debug)]
 #[command(after_help = HELP)]

@@ -3,23 +3,14 @@
 
 use tenure::store::Notice;
 use tenure::store::record::Served;
-use tenure::{Fence, Name, Owner};
-use tokio::sync::mpsc;
+use tenure::{Fence, Name};
 
 use super::clock::At;
 use super::coverage::Met;
 use super::mix::Mix;
-use super::network::Job;
+use super::network::{Job, Watcher};
 use super::server::Done;
 use super::world::Inner;
-
-/// One that is notified of a name, and of a lease that its owner is handed.
-#[derive(Clone, Debug)]
-pub(super) struct Watcher {
-    pub(super) name: Name,
-    pub(super) owner: Owner,
-    pub(super) notices: mpsc::UnboundedSender<Notice>,
-}
 
 impl Inner {
     /// Tells those whom a command has served or who should look; its answer.

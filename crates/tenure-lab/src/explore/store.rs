@@ -12,8 +12,7 @@ use tenure::{Entry, Error, Lease, Name};
 use tokio::sync::mpsc;
 
 use super::clock::SimClock;
-use super::network::{Op, Reply};
-use super::notice::Watcher;
+use super::network::{Op, Reply, Watcher};
 use super::world::World;
 
 pub(super) struct SimStore {

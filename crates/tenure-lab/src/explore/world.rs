@@ -205,7 +205,7 @@ impl World {
             told: false,
         };
         let Inner { server, findings, .. } = &mut *state;
-        watched.compare(self, server, &held.guard, now, valid_until, findings);
+        self.compare(&mut watched, server, &held.guard, now, valid_until, findings);
         state.watched.push(watched);
     }
 
@@ -272,7 +272,7 @@ impl World {
             let valid_until = now + watched.clock.life().real(remaining);
             if remaining > 0 {
                 coverage.met(Met::Compared);
-                watched.compare(self, server, &guard, now, valid_until, findings);
+                self.compare(watched, server, &guard, now, valid_until, findings);
             }
             if !news {
                 continue;

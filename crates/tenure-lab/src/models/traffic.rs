@@ -1,9 +1,49 @@
 //! Commands and answers on their way between clients and the server.
 
-use super::state::{Answer, Op};
-
 /// The index of a attempt; its client is found from it.
 pub(crate) type Id = u8;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[rustfmt::skip]
+pub(crate) enum Op {
+    /// Takes a free name, and counts; `raise`s the counter before.
+    Take { raise: bool, seen: u8 },
+    /// Takes a free name, or finds it taken by this token (if that `mine_counts`), or takes it over
+    /// `from` another.
+    Attempt { mine_counts: bool, from: Option<Id>, seen: u8 },
+    /// Serves those who wait, then takes the name, or an entry in the queue.
+    Join,
+    /// As `Join`, but first gives up what a `Take` has taken.
+    Yield,
+    /// The heartbeat of an entry.
+    Keep,
+    /// For the ttl, or for one tick.
+    Renew { short: bool },
+    Release,
+}
+
+impl Op {
+    pub(crate) const TAKE: Self = Self::Take { raise: false, seen: 0 };
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[rustfmt::skip]
+pub(crate) enum Answer {
+    /// To `Take`: taken, with this counter, which should be above the floor.
+    Took { counter: u8, floor: u8 },
+    /// To `Take`: it is not free.
+    NotFree { floor: u8 },
+    Granted { counter: u8, waiting: bool },
+    Busy,
+    /// It has an entry; so many were granted when this was said.
+    Queued { grant_seq: u8 },
+    /// To `Keep`: it has no entry, and was served none that it still has.
+    NoPlace,
+    Renewed { short: bool },
+    Gone,
+    Released,
+    NotHeld,
+}
 
 /// A command on its way to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -8,7 +8,7 @@ use tenure_testkit::history::{At, Event, What};
 use tenure_testkit::worker::{ByHand, Probe, Terms};
 use tenure_testkit::{Recorder, Register, Signal, Worker};
 
-use super::times::{PATIENCE, SLACK};
+use super::times::{PATIENCE, SLACK, now, terms, wall_clock};
 
 /// A process under test. Clones are the same process.
 #[derive(Clone)]
@@ -31,7 +31,7 @@ impl Actor {
 
     /// Takes `name` and renews it from then on.
     pub(super) fn takes(&self, name: &str) -> Claim {
-        let acquisition = self.asks(name, super::stage::terms());
+        let acquisition = self.asks(name, terms());
         acquisition.granted();
         acquisition
     }
@@ -89,7 +89,7 @@ impl Actor {
 
     /// How far its wall clock is ahead of the lab's, in milliseconds.
     pub(super) fn clock_ahead(&self) -> i64 {
-        self.worker.borrow_mut().wall_clock() - super::stage::wall_clock()
+        self.worker.borrow_mut().wall_clock() - wall_clock()
     }
 
     /// Waits until it has died.
@@ -217,9 +217,9 @@ impl Claim {
     /// Waits until the acquisition fails because the store does not answer, which has to be within this time.
     #[track_caller]
     pub(super) fn fails_unanswered(&self, within: Duration) {
-        let asked = super::stage::now();
+        let asked = now();
         self.failed_with(&["Unreachable", "Unavailable", "TimedOut"]);
-        let after = Duration::from_nanos(super::stage::now() - asked);
+        let after = Duration::from_nanos(now() - asked);
         assert!(after <= within, "{} was notified only after {after:?}", self.actor.who);
     }
 

@@ -6,9 +6,9 @@ use tenure_testkit::history::{At, Rule};
 use tenure_testkit::worker::{Call, Deed, Moment, Probe};
 use tenure_testkit::{Register, ShiftedClock};
 
-use super::Rows;
 use super::actor::Claim;
-use super::fixtures::{Played, Row, alone, on_each};
+use super::fixtures::{alone, on_each};
+use super::rows::{Played, Row, Rows};
 use super::stage::{DOOR, OPERATION, POLL, SLACK, Stage, TTL, now, terms};
 use crate::Item;
 

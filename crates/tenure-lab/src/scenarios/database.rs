@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tenure_testkit::{MariaDbServer, PostgresServer, Proxy, SqlSession};
 
-use super::Rows;
-use super::fixtures::Row;
+use super::rows::{Row, Rows};
 use super::scheme::in_record;
 use super::server::{Breakable, Fixture, OwnServer, Seen, Target, by_record, play};
 use super::stage::{Access, Stage, wall_clock};

@@ -6,10 +6,10 @@ use std::time::Duration;
 use tenure_testkit::{EtcdCluster, Proxy, wait_until};
 
 use super::anywhere;
-use super::fixtures::Played;
+use super::rows::{Played, Rows};
 use super::server::{self, Breakable, Fixture, On, OwnServer, Target, by_order, plain, play};
 use super::stage::{Access, DOOR, Heir, PATIENCE, Stage, TTL, now, terms};
-use super::{Rows, fenced, holds};
+use super::{fenced, holds};
 use crate::Item;
 
 /// So short that a lease of the lab outlives its leader.

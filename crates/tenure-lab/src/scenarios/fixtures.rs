@@ -12,9 +12,9 @@ use tempfile::TempDir;
 use tenure::BootTime;
 use tenure_testkit::{Proxy, RedisServer, redis};
 
-use super::Rows;
 use super::actor::Actor;
 use super::database::ENGINES;
+use super::rows::{Played, Row, Rows};
 use super::scheme::{self, Held, NATIVE, Scheme, clock};
 use super::stage::{Access, Line, Look, Stage};
 use crate::item::Run;
@@ -101,12 +101,6 @@ impl Redis {
         (self.scheme.look)(&self.server, &self.key(name))
     }
 }
-
-/// A scenario that needs nothing but a stage.
-pub(super) type Row = fn(&mut Stage<'_>);
-
-/// A row on one store: makes the run of an id.
-pub(super) type Played = Box<dyn Fn(&str) -> Run>;
 
 /// A table of rows: given of what it is, and how a row is played.
 type Table = fn(Rows, &dyn Fn(Row) -> Played) -> Vec<Item>;

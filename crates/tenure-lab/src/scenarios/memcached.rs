@@ -6,11 +6,11 @@ use std::time::Duration;
 use tenure_testkit::{MemcachedServer, Proxy, wait_until};
 
 use super::actor::Claim;
-use super::fixtures::Played;
+use super::anywhere;
+use super::rows::{Played, Rows};
 use super::scheme::in_record;
 use super::server::{self, Breakable, Fixture, On, OwnServer, Seen, Target, by_record, plain, play};
 use super::stage::{Access, DOOR, Heir, PATIENCE, Stage, TTL, now, terms};
-use super::{Rows, anywhere};
 use crate::Item;
 
 /// So small that it is soon full.

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tenure_testkit::worker::{Call, Deed, Moment, Probe, Terms};
 
-use super::Rows;
 use super::actor::{Actor, Claim};
-use super::fixtures::{Played, Row, on_each};
+use super::fixtures::on_each;
+use super::rows::{Played, Row, Rows};
 use super::stage::{CLAIM, DOOR, NEXT, OPERATION, POLL, SLACK, Stage, now, terms};
 use crate::Item;
 

@@ -8,7 +8,7 @@ mod nodes;
 mod three;
 
 use super::anywhere;
-use super::fixtures::{Played, Row};
+use super::rows::{Played, Row};
 use crate::Item;
 use nodes::{OF, PLAIN, on_five};
 

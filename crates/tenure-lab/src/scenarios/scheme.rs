@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_testkit::{RedisServer, Reply};
 
-use super::Rows;
+use super::rows::Rows;
 
 /// How locks are kept at the server.
 #[derive(Clone, Copy)]

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use tenure_testkit::Proxy;
 
-use super::Rows;
-use super::fixtures::{Played, Row};
+use super::rows::{Played, Row, Rows};
 use super::stage::{Access, BELIEF, DOOR, Line, Look, OPERATION, SLACK, Stage, now, terms};
 use crate::Item;
 use crate::item::Run;

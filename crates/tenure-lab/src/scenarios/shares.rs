@@ -5,9 +5,9 @@ use std::time::Duration;
 use tenure::Share;
 use tenure_testkit::worker::Terms;
 
-use super::Rows;
 use super::actor::Claim;
-use super::fixtures::{Played, Row, on_each};
+use super::fixtures::on_each;
+use super::rows::{Played, Row, Rows};
 use super::stage::{DOOR, NEXT, OPERATION, SLACK, Stage, TTL, now, terms};
 use crate::Item;
 

@@ -1,7 +1,7 @@
 //! Tools of a scenario: its processes, the times by which they have to be notified, and the record of it all.
 
 use std::cell::RefCell;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tenure::BootTime;
 use tenure_testkit::history::{At, Event, History, What, nanos};
@@ -10,26 +10,11 @@ use tenure_testkit::{Recorder, Register, Worker, wait_until};
 
 use super::actor::{Actor, Claim};
 pub(super) use super::times::{
-    A_MOMENT, BELIEF, CLAIM, DOOR, HEARTBEAT, NEXT, OPENING, OPERATION, PATIENCE, POLL, RENEWAL, SLACK, SOON, TTL,
+    A_MOMENT, BELIEF, CLAIM, DOOR, HEARTBEAT, NEXT, OPENING, OPERATION, PATIENCE, POLL, RENEWAL, SLACK, SOON, TTL, now, terms,
+    wall_clock,
 };
 use super::told::{told_after, told_early};
 use crate::{Lab, Shown};
-
-/// This moment, as the history has it.
-pub(super) fn now() -> At {
-    nanos(BootTime::now().since_boot())
-}
-
-/// The lab's wall clock, in milliseconds since 1970.
-pub(super) fn wall_clock() -> i64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock after 1970");
-    i64::try_from(now.as_millis()).expect("a sane clock")
-}
-
-/// Waits as long as it takes, and renews.
-pub(super) fn terms() -> Terms {
-    Terms::new(TTL)
-}
 
 /// Who holds a name at the store, and whether nothing will ever end that.
 pub(super) type Look = Box<dyn Fn(&str) -> Option<(String, bool)>>;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tenure_testkit::{PgBouncer, PostgresServer, SqlSession, wait_until};
 
-use super::Rows;
 use super::database::{Database, ENGINES, Engine, Own, POSTGRES};
-use super::fixtures::{Played, Switch};
+use super::fixtures::Switch;
+use super::rows::{Played, Rows};
 use super::server::{self, On};
 use super::stage::{BELIEF, DOOR, Heir, NEXT, OPERATION, PATIENCE, POLL, RENEWAL, SLACK, SOON, Stage, now, terms};
 use crate::Item;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tenure_testkit::history::{At, nanos};
 use tenure_testkit::worker::ByHand;
 
-use super::Rows;
-use super::fixtures::{Played, Row, alone, on_each};
+use super::fixtures::{alone, on_each};
+use super::rows::{Played, Row, Rows};
 use super::stage::{DOOR, OPERATION, POLL, RENEWAL, SLACK, Stage, TTL, now, terms};
 use crate::Item;
 

@@ -1,7 +1,11 @@
 //! The name and the times of the scenarios: by when what must have happened, on the terms that most of them ask for.
 
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+use tenure::BootTime;
+use tenure_testkit::history::{At, nanos};
+use tenure_testkit::worker::Terms;
 
 /// Name that most scenarios lock.
 pub(super) const DOOR: &str = "door";
@@ -31,3 +35,19 @@ pub(super) const SOON: Duration = Duration::from_millis(1_200 + 120 + 250 + 250)
 pub(super) const A_MOMENT: Range<u64> = 950..1_250;
 /// How long the lab waits for what has no bound of its own, before it tells what it waited for.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// This moment, as the history has it.
+pub(super) fn now() -> At {
+    nanos(BootTime::now().since_boot())
+}
+
+/// The lab's wall clock, in milliseconds since 1970.
+pub(super) fn wall_clock() -> i64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock after 1970");
+    i64::try_from(now.as_millis()).expect("a sane clock")
+}
+
+/// Waits as long as it takes, and renews.
+pub(super) fn terms() -> Terms {
+    Terms::new(TTL)
+}

@@ -8,10 +8,10 @@ use tenure_testkit::zookeeper::TICK;
 use tenure_testkit::{Proxy, ZooKeeperEnsemble, ZooKeeperServer, wait_until};
 
 use super::actor::Claim;
-use super::fixtures::Played;
+use super::anywhere;
+use super::rows::{Played, Rows};
 use super::server::{self, Breakable, Fixture, On, OwnServer, Target, by_order, plain, play};
 use super::stage::{Access, DOOR, Heir, PATIENCE, SLACK, Stage, TTL, now, terms};
-use super::{Rows, anywhere};
 use crate::Item;
 
 /// How long a waiter that is not heard of keeps its place.

@@ -5,10 +5,7 @@
 //! is part of what the server had sent to its replicas before that write. So replicas that have the
 //! write have the grant. One `WAIT` serves all that have gathered while the last one was under way.
 
-use std::fmt;
-use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -18,13 +15,15 @@ use tenure::{Error, Lease, Share};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
+use crate::native::confirmations::{Confirmations, Round, Waiting};
+use crate::native::durability::Durability;
 use crate::native::notes;
 use crate::native::renew::{At, BATCH};
 use crate::native::reply::{counter, renewals};
 use crate::native::store::RedisStore;
-use crate::transport::commands::{Commands, Digits, millis};
-use crate::transport::connection::{Connection, Exchange, Repeat};
-use crate::transport::failure::{is_no_command, translate, unexpected};
+use crate::transport::commands::Commands;
+use crate::transport::connection::{Exchange, Repeat};
+use crate::transport::failure::unexpected;
 use crate::transport::link::Link;
 use crate::transport::reply::read;
 
@@ -37,163 +36,6 @@ const LATE: Duration = Duration::from_millis(100);
 
 /// Time that has to be left for another `WAIT`.
 const WORTHWHILE: Duration = Duration::from_millis(250);
-
-/// Copies of a grant that have to be confirmed before it counts.
-///
-/// They are asked for by a `WAIT` or `WAITAOF` on a second connection, one for all grants and
-/// renewals that have gathered. So a grant costs at least one round trip more, and one to a replica.
-/// If too few are confirmed within the operation timeout, the acquisition fails with
-/// [`Unavailable`](tenure::ErrorKind::Unavailable), and what it took is released. A renewal that is
-/// not confirmed does not count: the holder is notified of its loss at the deadline.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Durability {
-    /// The answer of the server alone.
-    #[default]
-    None,
-    /// This number of replicas. If it is all of them, no failover forgets a grant.
-    Replicas(u32),
-    /// A majority of the server and its replicas, counted as the most that this client has seen at
-    /// once. A failover forgets no grant if the replica that has most is promoted.
-    Majority,
-    /// The server's append-only file, as with `appendfsync always`. Redis 7.2 or newer, with
-    /// `appendonly yes`.
-    Aof,
-}
-
-impl FromStr for Durability {
-    type Err = Error;
-
-    /// Reads the value of the URL's parameter.
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let replicas = |number: &str| number.parse().ok().filter(|number| *number > 0).map(Self::Replicas);
-        let level = match text {
-            "none" => Some(Self::None),
-            "majority" => Some(Self::Majority),
-            "aof" => Some(Self::Aof),
-            other => other.strip_prefix("replicas:").and_then(replicas),
-        };
-        level.ok_or_else(|| {
-            let what = format!("durability={text} is no level of durability");
-            Error::invalid(what).with_hint("write none, replicas:1 (or more), majority or aof")
-        })
-    }
-}
-
-impl fmt::Display for Durability {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::None => f.write_str("none"),
-            Self::Replicas(number) => write!(f, "replicas:{number}"),
-            Self::Majority => f.write_str("majority"),
-            Self::Aof => f.write_str("aof"),
-        }
-    }
-}
-
-/// The confirmations of one store.
-pub(crate) struct Confirmations {
-    level: Durability,
-    connection: Connection,
-    /// The most replicas that the server has shown at once.
-    replicas: AtomicU32,
-    /// The server can wait as it has to.
-    checked: AtomicBool,
-    waiting: Mutex<Vec<Waiting>>,
-    /// Held by the caller that asks for all.
-    turn: tokio::sync::Mutex<()>,
-}
-
-/// Leases that one caller wants confirmed.
-struct Waiting {
-    leases: Vec<Lease>,
-    end: Instant,
-    caller: oneshot::Sender<Result<Round, Error>>,
-}
-
-/// The outcome of one `WAIT` for one caller.
-#[derive(Clone)]
-struct Round {
-    replies: Vec<RenewReply>,
-    reached: Durable,
-    met: bool,
-}
-
-impl Confirmations {
-    pub(crate) fn new(level: Durability, connection: Connection) -> Self {
-        let (replicas, checked, waiting, turn) = Default::default();
-        Self { level, connection, replicas, checked, waiting, turn }
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Vec<Waiting>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Number of replicas that have to confirm.
-    fn needed(&self) -> u32 {
-        match self.level {
-            Durability::Replicas(number) => number,
-            // With the server itself they are more than half of all.
-            Durability::Majority => self.replicas.load(Ordering::Relaxed).div_ceil(2),
-            Durability::None | Durability::Aof => 0,
-        }
-    }
-
-    /// Makes sure that the server can wait, before anything is taken that would have to go back.
-    async fn check(&self, end: Instant) -> Result<(), Error> {
-        if self.checked.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let ask = |_: &Link| self.wait(Duration::from_millis(1), 0);
-        let Exchange { answers, .. } = self.connection.exchange(end, Repeat::Freely, ask).await?;
-        match answers.into_iter().next() {
-            Some(Ok(_)) => {
-                self.checked.store(true, Ordering::Relaxed);
-                Ok(())
-            }
-            Some(Err(error)) => Err(self.cannot_wait(&error)),
-            None => Err(unexpected("no reply to WAIT")),
-        }
-    }
-
-    /// The command that waits for so many replicas, or for the disk.
-    fn wait(&self, limit: Duration, replicas: u32) -> Commands {
-        let (limit, replicas) = (Digits::of(millis(limit)), Digits::of(u64::from(replicas)));
-        match self.level {
-            Durability::Aof => Commands::of(&[b"WAITAOF", b"1", b"0", limit.as_bytes()]),
-            _ => Commands::of(&[b"WAIT", replicas.as_bytes(), limit.as_bytes()]),
-        }
-    }
-
-    fn cannot_wait(&self, error: &redis::RedisError) -> Error {
-        let told = error.detail().unwrap_or_default();
-        let level = self.level;
-        if is_no_command(error) && error.code() != Some("NOPERM") {
-            return Error::refused(format!("durability={level} needs WAITAOF, which this server does not have"))
-                .with_hint("use Redis 7.2 or newer, or durability=replicas:1");
-        }
-        if told.contains("appendonly") {
-            return Error::refused(format!("durability={level} needs an append-only file, and the server keeps none"))
-                .with_hint("set appendonly yes at the server");
-        }
-        translate(error).context(format_args!("durability={level}"))
-    }
-
-    /// The error of a grant of which too few copies were confirmed in time.
-    fn too_few(&self, reached: Option<Durable>) -> Error {
-        let level = self.level;
-        let Some(Durable { replicas, .. }) = reached else {
-            return Error::unavailable(format!("no answer in time to whether durability={level} is reached"))
-                .with_hint("look at the server and its replicas, or raise timeout=");
-        };
-        if level == Durability::Aof {
-            return Error::unavailable("the server's disk has not confirmed it in time (durability=aof)")
-                .with_hint("set appendfsync always at the server, or raise timeout= above 2s; and look at its disk");
-        }
-        Error::unavailable(format!("{replicas} of {} replicas have confirmed it in time (durability={level})", self.needed()))
-            .with_hint("look at the server's replicas, or ask for fewer with durability=")
-    }
-}
 
 impl RedisStore {
     /// Acquires as without confirmation, and has the grant confirmed. If it is not, the caller has

@@ -17,8 +17,9 @@ use tenure::{Entry, Error, Holder, Lease, Name, Share};
 use tokio::time::Instant;
 
 use crate::native::advice::Listener;
+use crate::native::confirmations::Confirmations;
 use crate::native::counter::Counter;
-use crate::native::durable::{Confirmations, Durability};
+use crate::native::durability::Durability;
 use crate::native::keys::Layout;
 use crate::native::notes::Notes;
 use crate::native::reply::{notice, refusal, released, releases};

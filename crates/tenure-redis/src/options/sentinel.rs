@@ -8,7 +8,7 @@ use tenure::store::Credentials;
 use url::Url;
 
 use super::server::{Server, decoded};
-use super::{authority, read};
+use super::text::{authority, read};
 use crate::transport::dial::Peer;
 use crate::transport::sentinel::Sentinels;
 

@@ -14,8 +14,8 @@ use tenure::Error;
 use tenure::store::{Credentials, Login};
 use url::Url;
 
+use crate::transport::address;
 use crate::transport::dial::Peer;
-use crate::transport::nodes;
 
 /// The beginnings of a URL.
 pub(super) const FORMS: &str = "redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster:// and the same with valkey";
@@ -67,17 +67,17 @@ impl Server {
     }
 
     /// Where it is in a cluster. None for a unix socket, or for a database that no cluster has.
-    pub(super) fn address(&self) -> Option<nodes::Address> {
+    pub(super) fn address(&self) -> Option<address::Address> {
         match &self.address {
             Address::Tcp { host, port } | Address::Tls { host, port, .. } if self.db == 0 => {
-                Some(nodes::Address { host: host.clone(), port: *port })
+                Some(address::Address { host: host.clone(), port: *port })
             }
             _ => None,
         }
     }
 
     /// Another node of the same cluster, with the same login and certificates.
-    pub(super) fn beside(&self, other: &nodes::Address) -> Self {
+    pub(super) fn beside(&self, other: &address::Address) -> Self {
         let mut server = self.clone();
         if let Address::Tcp { host, port } | Address::Tls { host, port, .. } = &mut server.address {
             (*host, *port) = (other.host.clone(), other.port);

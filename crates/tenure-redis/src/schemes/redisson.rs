@@ -5,6 +5,11 @@
 //! of an `RSemaphore`. The fence is the token of an `RFencedLock`, which is the `RLock` and a counter.
 //! The others count no token, so fences order those alone who count them.
 
+mod inspect;
+mod owner;
+mod servers;
+mod share;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +17,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use futures_util::stream::{BoxStream, SelectAll, StreamExt};
-use redis::{RedisResult, Value};
+use redis::Value;
 use tenure::store::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
-use tenure::{Entry, Error, ErrorKind, Fence, Holder, Kind, Lease, Name, Owner, Queued, Share};
+use tenure::{Entry, Error, Fence, Kind, Lease, Name, Owner, Share};
 
-use crate::native::cluster::{Cluster, gathered};
-use crate::native::foreign::{
-    DASHES, MODE, UUID, before_of_redisson, behind_of_redisson, beside_share, inside_braces, is_owner_of_redisson, is_parted,
-    what_of,
-};
+use self::owner::{ours, theirs};
+pub(crate) use self::servers::Servers;
+use self::share::{check_weight, held_by, permits_of, share_of};
+use crate::native::cluster::gathered;
+use crate::native::foreign::{MODE, before_of_redisson, behind_of_redisson, beside_share, inside_braces, is_parted, what_of};
 use crate::native::renew::At;
-use crate::native::reply::{check_repeated, counter, holder, refusal, released, releases};
+use crate::native::reply::{check_repeated, counter, refusal, released, releases};
 use crate::native::store::{HEARTBEAT, RedisStore};
 use crate::schemes::set_nx::check_mutex;
 use crate::scripts::{self, Script};
@@ -30,7 +35,7 @@ use crate::transport::commands::{Commands, Digits, Key, millis, whole};
 use crate::transport::connection::{Exchange, Repeat};
 use crate::transport::failure::{is_moving, unexpected};
 use crate::transport::link::Link;
-use crate::transport::reply::{only, read};
+use crate::transport::reply::only;
 
 /// Channels, each of a name, on which the end of a lease is published.
 const LOCK: &str = "redisson_lock__channel";
@@ -47,69 +52,6 @@ pub(crate) struct RedissonStore {
     servers: Servers,
     /// Mutexes are `RFairLock`s, with its queue. There are no other kinds.
     fair: bool,
-}
-
-/// The server that has all names, or the nodes that share them.
-pub(crate) enum Servers {
-    One(RedisStore),
-    Cluster(Cluster),
-}
-
-impl Servers {
-    /// The store, or that at one of the nodes.
-    fn any(&self) -> &RedisStore {
-        match self {
-            Self::One(redis) => redis,
-            Self::Cluster(cluster) => &cluster.redis,
-        }
-    }
-
-    /// Makes a call where all keys of `name` are.
-    async fn at<T, F>(&self, name: &Name, ttl: Duration, call: impl Fn(RedisStore) -> F + Sync) -> Result<T, Error>
-    where
-        F: Future<Output = Result<T, Error>>,
-    {
-        match self {
-            Self::One(redis) => call(redis.clone()).await,
-            Self::Cluster(cluster) => cluster.at_one_node(name, cluster.redis.end(ttl), call).await,
-        }
-    }
-
-    /// The command that publishes on a channel of a name.
-    const fn publish(&self) -> &'static [u8] {
-        match self {
-            Self::One(_) => b"PUBLISH",
-            Self::Cluster(_) => b"SPUBLISH",
-        }
-    }
-}
-
-/// The owner as Redisson has it: `<uuid>:<thread>`, where the thread of a generated token is its label
-/// and a dot. So it is no number, as the threads of Java are.
-fn theirs(owner: &Owner) -> Owner {
-    let Some(label) = owner.label() else { return owner.clone() };
-    let digits = &owner.as_bytes()[label.len() + 1..];
-    let mut field = Vec::with_capacity(UUID + label.len() + 2);
-    for digit in digits {
-        if DASHES.contains(&field.len()) {
-            field.push(b'-');
-        }
-        field.push(*digit);
-    }
-    field.push(b':');
-    field.extend_from_slice(label.as_bytes());
-    field.push(b'.');
-    Owner::from_bytes(field)
-}
-
-/// The owner that [`theirs`] has made a field of; any other as it is.
-fn ours(field: &[u8]) -> Owner {
-    let token = field.split_at_checked(UUID).and_then(|(uuid, thread)| {
-        let label = thread.strip_prefix(b":")?.strip_suffix(b".")?;
-        let digits: Vec<u8> = uuid.iter().copied().filter(|byte| *byte != b'-').collect();
-        Some(Owner::from_bytes([label, b".", &digits].concat()))
-    });
-    token.filter(|token| theirs(token).as_bytes() == field).unwrap_or_else(|| Owner::from_bytes(field))
 }
 
 impl RedissonStore {
@@ -239,104 +181,6 @@ impl RedissonStore {
         Ok((answer.map_err(|error| if repeated { error.maybe_applied() } else { error })?, repeated))
     }
 
-    /// The name that has this key, or permits whose ends are at this key.
-    fn name_of(&self, key: &[u8], kind: &str) -> Option<Name> {
-        if kind == "hash" {
-            return self.servers.any().name_of(key);
-        }
-        let key = std::str::from_utf8(key.strip_suffix(b":timeout")?).ok()?;
-        self.servers.any().name_of(inside_braces(key).unwrap_or(key).as_bytes())
-    }
-
-    /// The entries of names, whatever of Redisson's has them. A free name has none.
-    /// `alone`: of those that are one key alone, while others may be elsewhere. The rest is refused as one whose
-    /// slot moves.
-    async fn look(&self, redis: &RedisStore, names: &[Name], alone: bool) -> Result<Vec<Result<Option<Entry>, Error>>, Error> {
-        let keys = names.iter().map(|name| {
-            let key = self.key(name);
-            let (ends, never) = (behind_of_redisson(&key, "timeout"), self.never(&key).filter(|_| !alone));
-            let [queue, dues] = self.queue(name);
-            ([key, ends, queue, dues], never)
-        });
-        let keys: Vec<([String; 4], Option<String>)> = keys.collect();
-        let build = |_: &Link, form| {
-            let mut commands = Commands::new();
-            for ([key, beside @ ..], never) in &keys {
-                let keys: Vec<Key<'_>> = std::iter::once(key).chain(never).map(|key| whole(key.as_bytes())).collect();
-                let [ends, queue, dues] = beside.each_ref().map(String::as_bytes);
-                let args = [ends, queue, dues, if alone { b"1" } else { b"0" }];
-                scripts::add_call(&mut commands, &scripts::REDISSON_INSPECT, form, &keys, &args);
-            }
-            commands
-        };
-        if names.is_empty() {
-            return Ok(Vec::new());
-        }
-        let answers = redis.connection.call(redis.end(Duration::MAX), Repeat::Freely, build).await?.answers;
-        let entry = |(name, answer): (&Name, RedisResult<Value>)| {
-            let (found, waiters): (Vec<Value>, Vec<Vec<u8>>) = read(answer).map_err(|error: Error| match error.kind() {
-                ErrorKind::Mismatch => no_lock(),
-                _ => error,
-            })?;
-            let holders = holders(&found)?;
-            let waiters = waiters.iter().map(|owner| Queued::new(ours(owner), Share::MUTEX)).collect();
-            Ok(Some(Entry::new(name.clone(), holders, waiters)).filter(Entry::is_in_use))
-        };
-        Ok(names.iter().zip(answers).map(entry).collect())
-    }
-
-    /// The entry of one name. While its slot moves, that of one whose key says all of it.
-    async fn look_at(&self, name: &Name) -> Result<Option<Entry>, Error> {
-        self.check(name)?;
-        let look = |alone| {
-            move |redis: RedisStore| async move {
-                let mut found = self.look(&redis, std::slice::from_ref(name), alone).await?;
-                match found.pop() {
-                    Some(Err(error)) => Err(self.named(&redis, error, name).await),
-                    Some(entry) => entry,
-                    None => Err(unexpected("no reply")),
-                }
-            }
-        };
-        let cluster = match &self.servers {
-            Servers::One(redis) => return look(false)(redis.clone()).await,
-            Servers::Cluster(cluster) => cluster,
-        };
-        let end = cluster.redis.end(Duration::MAX);
-        for alone in [false, true] {
-            match cluster.at_node(name, end, look(alone)).await {
-                Err(error) if is_moving(&error) => {}
-                answer => return answer,
-            }
-        }
-        cluster.at_one_node(name, end, look(false)).await
-    }
-
-    /// All that is held at one server.
-    async fn list(&self, redis: &RedisStore) -> Result<Vec<Entry>, Error> {
-        let mut entries = Vec::new();
-        // The prefix of ends stands behind a brace.
-        for (kind, mut scan) in [("hash", redis.scan("", "hash")), ("zset", redis.scan_behind("", "*:timeout", "zset"))] {
-            while let Some(keys) = scan.next().await? {
-                let names: Vec<Name> = keys.iter().filter_map(|key| self.name_of(key, kind)).collect();
-                // Any hash of one number looks like an RLock.
-                let is_theirs = |holder: &Holder| kind == "zset" || is_owner_of_redisson(theirs(&holder.owner).as_bytes());
-                for (name, found) in names.iter().zip(self.look(redis, &names, false).await?) {
-                    let found = match found {
-                        Err(error) if is_moving(&error) => self.look_at(name).await,
-                        found => found,
-                    };
-                    match found {
-                        // It is anything else, or not to be read.
-                        Err(error) if !error.is_transient() => {}
-                        found => entries.extend(found?.filter(|entry| entry.holders.iter().any(is_theirs))),
-                    }
-                }
-            }
-        }
-        Ok(entries)
-    }
-
     async fn acquire_at(&self, redis: RedisStore, request: &Request) -> Result<AcquireReply, Error> {
         let owner = theirs(&request.owner);
         let (subscribed, asked) = match &self.servers {
@@ -405,63 +249,6 @@ impl RedissonStore {
         let heard = join_all(channels.iter().map(|channel| redis.connection.hear_on(channel, end))).await;
         (!heard.is_empty()).then(|| heard.into_iter().all(|heard| heard))
     }
-}
-
-/// The holders in the reply of `redisson-inspect.lua`.
-fn holders(found: &[Value]) -> Result<Vec<Holder>, Error> {
-    let odd = || unexpected(format_args!("{found:?} to an inspection"));
-    let [what, holders @ ..] = found else { return Ok(Vec::new()) };
-    let mut shares: Vec<(Owner, i64, u32)> = Vec::with_capacity(holders.len() / 2);
-    for pair in holders.chunks(2) {
-        let [Value::BulkString(owner), Value::Int(left)] = pair else { return Err(odd()) };
-        let owner = if matches!(what, Value::Int(_)) { owner_of(owner) } else { owner };
-        match shares.iter_mut().find(|share| matches!(what, Value::Int(_)) && share.0.as_bytes() == owner) {
-            Some(share) => share.2 += 1,
-            None => shares.push((Owner::from_bytes(owner), *left, 1)),
-        }
-    }
-    let share = |weight| match what {
-        Value::Int(permits) => permits_of(weight, *permits),
-        Value::BulkString(word) => share_of(word),
-        _ => None,
-    };
-    let holder = |(owner, left, weight): (Owner, i64, u32)| Some(held_by(owner.as_bytes(), left, share(weight)?));
-    shares.into_iter().map(|share| holder(share).ok_or_else(odd)).collect()
-}
-
-/// The owner of one permit. Redisson's have 16 bytes, mostly none of text, and no owner.
-fn owner_of(member: &[u8]) -> &[u8] {
-    let digits = member.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
-    match member[..member.len() - digits].strip_suffix(b"#") {
-        Some(owner) if digits > 0 => owner,
-        _ => member,
-    }
-}
-
-/// The share that one has of so many permits. Of an `RSemaphore` only a part of them may be known.
-fn permits_of(weight: u32, permits: i64) -> Option<Share> {
-    Share::from_parts(weight, u32::try_from(permits.max(0)).ok()?.max(weight).max(2))
-}
-
-/// The share of one who holds in this mode of a hash.
-fn share_of(mode: &[u8]) -> Option<Share> {
-    match mode {
-        b"" | b"lock" => Some(Share::MUTEX),
-        b"read" => Some(Share::READ),
-        b"write" => Some(Share::WRITE),
-        _ => None,
-    }
-}
-
-/// The error of a key that is no lock of Redisson.
-fn no_lock() -> Error {
-    Error::new(ErrorKind::Mismatch, "the key is no lock or semaphore of Redisson: another of its objects, or none at all")
-        .with_hint("use another name, or a prefix= of your own")
-}
-
-fn held_by(field: &[u8], ttl: i64, share: Share) -> Holder {
-    let field = if share == Share::WRITE { field.strip_suffix(b":write").unwrap_or(field) } else { field };
-    holder(ours(field).as_bytes(), ttl, share)
 }
 
 #[async_trait]
@@ -580,18 +367,6 @@ impl Store for RedissonStore {
     }
 }
 
-/// Redisson keeps an entry for each permit. More at once would block the server.
-const MOST_PERMITS: u32 = 1_000;
-
-fn check_weight(share: Share) -> Result<(), Error> {
-    let weight = share.weight();
-    if matches!(share.kind(), Kind::Semaphore(_)) && weight > MOST_PERMITS {
-        let what = format!("Redisson keeps an entry for each permit, and {weight} at once are more than {MOST_PERMITS}");
-        return Err(Error::new(ErrorKind::Unsupported, what).with_hint("ask for fewer permits at once"));
-    }
-    Ok(())
-}
-
 /// Refuses a token that means something else.
 fn check_token(owner: &Owner) -> Result<(), Error> {
     if owner.as_bytes() == MODE {
@@ -613,26 +388,5 @@ impl fmt::Display for RedissonStore {
 impl fmt::Debug for RedissonStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RedissonStore({:?})", self.servers.any())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_owner_is_a_field_and_back() {
-        for label in ["web-1", "", "42", "a:b.", "x:write"] {
-            let owner = Owner::generate(label).unwrap();
-            let field = theirs(&owner);
-            assert_eq!((&ours(field.as_bytes()), is_owner_of_redisson(field.as_bytes())), (&owner, true), "{field}");
-            assert_eq!(ours(theirs(&owner.lingering()).as_bytes()), owner.lingering());
-            assert!(theirs(&field) == field && !field.is_generated(), "{field}");
-        }
-        for foreign in ["00d0c0f4-3b6b-4d1c-8b7e-7f1d6f6f2a11:48", "00d0c0f4-3b6b-4d1c-8b7e-7f1d6f6f2a11:-7", "mine", ""] {
-            let owner = Owner::from_bytes(foreign.as_bytes());
-            assert_eq!((theirs(&owner), ours(foreign.as_bytes())), (owner.clone(), owner), "{foreign}");
-            assert_eq!(is_owner_of_redisson(foreign.as_bytes()), foreign.len() > 36, "{foreign}");
-        }
     }
 }

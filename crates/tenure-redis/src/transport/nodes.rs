@@ -8,21 +8,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use redis::{ConnectionAddr, RedisError, Value};
+use redis::ConnectionAddr;
 use tenure::Error;
 use tenure::store::too_few;
 use tokio::time::{Instant, timeout_at};
 
+use crate::transport::address::{Address, Map, Redirect, SLOTS, is_redirect, map_of};
 use crate::transport::commands::{ASKING, Commands};
-use crate::transport::connection::{Connection, Exchange, FIRST_CONTACT, Repeat};
+use crate::transport::connection::{Connection, FIRST_CONTACT};
 use crate::transport::dial::Peer;
-use crate::transport::failure::{translate, unexpected};
+use crate::transport::exchange::{Exchange, OtherNodes, Repeat};
 use crate::transport::link::Link;
 use crate::transport::push::Pushes;
-use crate::transport::reply::{Answers, only};
 
 /// How often a command may be sent on.
 const REDIRECTS: usize = 5;
@@ -33,16 +33,6 @@ const PACE: Duration = Duration::from_millis(250);
 
 /// Other channels that were left and that the nodes still have.
 const MOST_LEFT: usize = 256;
-
-/// Number of slots of every cluster.
-const SLOTS: usize = 16_384;
-
-/// Where a node is: host and port.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Address {
-    pub(crate) host: String,
-    pub(crate) port: u16,
-}
 
 /// The way to a node.
 pub(crate) type Dial = Box<dyn Fn(&Address) -> Result<Peer, Error> + Send + Sync>;
@@ -101,7 +91,7 @@ impl Nodes {
             // for an answer.
             self.pushes.has_no_slots();
         }
-        let connection = Connection::of_node(peer, &self.pushes, Weak::clone(&self.me), address.clone());
+        let connection = Connection::of_node(peer, &self.pushes, self.me.clone(), address.clone());
         Ok(Arc::clone(self.known().nodes.entry(address.clone()).or_insert_with(|| Arc::new(connection))))
     }
 
@@ -226,7 +216,7 @@ impl Nodes {
 
     /// Sends those commands on whose answers name another node. All nodes at once: one that is silent
     /// holds up nothing at another.
-    pub(crate) async fn follow(
+    async fn send_on(
         &self,
         from: &Address,
         mut exchange: Exchange,
@@ -304,16 +294,6 @@ impl Nodes {
         Ok(exchange)
     }
 
-    /// Leaves another channel that nobody listens to any more. When they are many, all connections that have
-    /// them are ended.
-    pub(crate) fn leave_channel(&self) {
-        if self.left.fetch_add(1, Ordering::Relaxed) + 1 < MOST_LEFT {
-            return;
-        }
-        self.left.store(0, Ordering::Relaxed);
-        self.known().nodes.values().for_each(|node| node.hear_nothing_else());
-    }
-
     pub(crate) fn pushes(&self) -> &Arc<Pushes> {
         &self.pushes
     }
@@ -327,78 +307,23 @@ impl Nodes {
     }
 }
 
-/// Whether an answer names another node.
-pub(crate) fn is_redirect(error: &RedisError) -> bool {
-    matches!(error.code(), Some("MOVED" | "ASK"))
-}
-
-/// An answer that names another node.
-#[derive(Debug, PartialEq, Eq)]
-struct Redirect {
-    slot: u16,
-    address: Address,
-    /// For this command alone: the slot is on the way there.
-    asking: bool,
-}
-
-impl Redirect {
-    /// Reads `MOVED <slot> <host>:<port>` or the same with `ASK`, as `from` has answered. Without a
-    /// host, it is that of `from`.
-    fn read(error: &RedisError, from: &Address) -> Option<Self> {
-        let asking = is_redirect(error).then(|| error.code() == Some("ASK"))?;
-        let (slot, address) = error.detail()?.split_once(' ')?;
-        let (host, port) = address.rsplit_once(':')?;
-        let host = if host.is_empty() || host == "?" { &from.host } else { host };
-        let address = Address { host: host.to_owned(), port: port.parse().ok()? };
-        let slot = slot.parse().ok().filter(|slot| usize::from(*slot) < SLOTS)?;
-        Some(Self { slot, address, asking })
+impl OtherNodes for Nodes {
+    fn follow<'a>(
+        &'a self,
+        from: &'a Address,
+        exchange: Exchange,
+        commands: &'a Commands,
+        repeat: Repeat,
+        end: Instant,
+    ) -> BoxFuture<'a, Result<Exchange, Error>> {
+        self.send_on(from, exchange, commands, repeat, end).boxed()
     }
-}
 
-/// Answer of a node about its cluster.
-struct Map {
-    ranges: Vec<(u16, u16, Address)>,
-    /// All nodes in it.
-    others: Vec<Address>,
-}
-
-/// Reads the answer to `CLUSTER SLOTS` of the node at `from`.
-fn map_of(answers: Answers, from: &Address) -> Result<Map, Error> {
-    let told = only(answers)?.map_err(|error| translate(&error))?;
-    let odd = || unexpected(format_args!("{told:?} to CLUSTER SLOTS"));
-    let Value::Array(rows) = &told else { return Err(odd()) };
-    let mut map = Map { ranges: Vec::with_capacity(rows.len()), others: Vec::new() };
-    for row in rows {
-        let Value::Array(parts) = row else { return Err(odd()) };
-        let [Value::Int(first), Value::Int(last), nodes @ ..] = &parts[..] else { return Err(odd()) };
-        let slot = |number: i64| u16::try_from(number).ok().filter(|slot| usize::from(*slot) < SLOTS).ok_or_else(odd);
-        let nodes: Vec<Address> = nodes.iter().map(|node| address_of(node, from).ok_or_else(odd)).collect::<Result<_, _>>()?;
-        let (first, last) = (slot(*first)?, slot(*last)?);
-        if first > last {
-            return Err(odd());
+    fn leave_channel(&self) {
+        if self.left.fetch_add(1, Ordering::Relaxed) + 1 < MOST_LEFT {
+            return;
         }
-        map.ranges.push((first, last, nodes.first().ok_or_else(odd)?.clone()));
-        map.others.extend(nodes);
-    }
-    if map.ranges.is_empty() {
-        return Err(Error::unavailable("the node knows of no node that serves a slot").with_hint("join it to its cluster"));
-    }
-    Ok(map)
-}
-
-/// Reads a node of `CLUSTER SLOTS`. One that does not know its own host leaves it out.
-fn address_of(node: &Value, from: &Address) -> Option<Address> {
-    let Value::Array(parts) = node else { return None };
-    let [host, Value::Int(port), ..] = &parts[..] else { return None };
-    let host = match host {
-        Value::BulkString(host) if !host.is_empty() && &host[..] != b"?" => String::from_utf8(host.clone()).ok()?,
-        _ => from.host.clone(),
-    };
-    Some(Address { host, port: u16::try_from(*port).ok()? })
-}
-
-impl std::fmt::Display for Address {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
+        self.left.store(0, Ordering::Relaxed);
+        self.known().nodes.values().for_each(|node| node.hear_nothing_else());
     }
 }

@@ -15,38 +15,22 @@
 //! Messages are hints: one may come twice, and one may be lost if the connection breaks. Then each
 //! listener gets [`Pushed::Missed`].
 
-use std::collections::{HashMap, VecDeque};
+mod inbox;
+mod subscriptions;
+
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use futures_util::Stream;
-use redis::{Cmd, PushInfo, PushKind, Value, cmd};
+use redis::{PushInfo, PushKind, Value};
 use tenure::{Error, Owner};
 
-/// Messages that a listener may leave unread. More are replaced by [`Pushed::Missed`].
-const UNREAD: usize = 16;
-
-/// Where pushes come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// The channel of the connection.
-    Own,
-    /// Keys that other clients change.
-    Keys,
-    /// Another channel.
-    Other(String),
-}
-
-/// One message to a listener.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Pushed {
-    /// Messages may have been lost.
-    Missed,
-    /// The payload of a message.
-    Message(Vec<u8>),
-}
+use self::inbox::Inbox;
+pub(crate) use self::inbox::Pushed;
+pub(crate) use self::subscriptions::{Source, TRACK_NEXT, TRACKING};
 
 /// The channel of one connection, and its listeners by owner.
 pub(crate) struct Pushes {
@@ -71,25 +55,11 @@ pub(crate) struct Pushes {
     others: Mutex<HashMap<String, Arc<Self>>>,
 }
 
-/// Has the server track the keys that a command reads, if it comes behind [`TRACK_NEXT`].
-pub(crate) const TRACKING: [&[u8]; 4] = [b"CLIENT", b"TRACKING", b"ON", b"OPTIN"];
-pub(crate) const TRACK_NEXT: [&[u8]; 3] = [b"CLIENT", b"CACHING", b"YES"];
-
 /// Receives what is pushed to one owner, until it is dropped.
 pub(crate) struct Listener {
     pushes: Arc<Pushes>,
     owner: Owner,
     inbox: Arc<Inbox>,
-}
-
-#[derive(Default)]
-struct Inbox(Mutex<Unread>);
-
-#[derive(Default)]
-struct Unread {
-    missed: bool,
-    messages: VecDeque<Vec<u8>>,
-    waker: Option<Waker>,
 }
 
 impl Pushes {
@@ -198,27 +168,6 @@ impl Pushes {
     /// Servers before Redis 7 have no channels of slots.
     pub(crate) fn has_no_slots(&self) {
         self.slots.store(false, Ordering::Relaxed);
-    }
-
-    /// The command that subscribes a link.
-    pub(crate) fn subscribe(&self) -> Cmd {
-        subscribe(&self.channel)
-    }
-
-    /// The commands that subscribe a new link to all that is listened to.
-    pub(crate) fn subscriptions(&self) -> Vec<(Cmd, Source)> {
-        let own = self.are_wanted().then(|| (self.subscribe(), Source::Own));
-        let changes = (self.tracks() || self.ends_with_data).then(|| {
-            let command = TRACKING.iter().fold(Cmd::new(), |mut cmd, word| {
-                cmd.arg(word);
-                cmd
-            });
-            (command, Source::Keys)
-        });
-        let others = self.others();
-        let others =
-            others.keys().filter(|_| !self.in_cluster).map(|channel| (subscribe(channel), Source::Other(channel.clone())));
-        own.into_iter().chain(changes).chain(others).collect()
     }
 
     /// Whether anybody has listened: then new links subscribe at once.
@@ -337,56 +286,11 @@ impl Pushes {
     }
 }
 
-fn subscribe(channel: &str) -> Cmd {
-    let mut subscribe = cmd("SUBSCRIBE");
-    subscribe.arg(channel);
-    subscribe
-}
-
-impl Inbox {
-    fn put(&self, payload: &[u8]) {
-        let mut unread = self.unread();
-        if unread.messages.len() < UNREAD {
-            unread.messages.push_back(payload.to_owned());
-            unread.wake();
-        } else {
-            unread.messages.clear();
-            unread.missed = true;
-        }
-    }
-
-    fn miss(&self) {
-        let mut unread = self.unread();
-        unread.missed = true;
-        unread.wake();
-    }
-
-    fn unread(&self) -> MutexGuard<'_, Unread> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Unread {
-    fn wake(&mut self) {
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
-    }
-}
-
 impl Stream for Listener {
     type Item = Pushed;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Pushed>> {
-        let mut unread = self.inbox.unread();
-        if std::mem::take(&mut unread.missed) {
-            return Poll::Ready(Some(Pushed::Missed));
-        }
-        if let Some(message) = unread.messages.pop_front() {
-            return Poll::Ready(Some(Pushed::Message(message)));
-        }
-        unread.waker = Some(cx.waker().clone());
-        Poll::Pending
+        self.inbox.poll_next(cx)
     }
 }
 
@@ -406,6 +310,7 @@ impl Drop for Listener {
 mod tests {
     use futures_util::{FutureExt, StreamExt};
 
+    use super::inbox::UNREAD;
     use super::*;
 
     fn message(channel: &str, text: &[u8]) -> PushInfo {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use sha2::{Digest as _, Sha256};
 use tenure::{Error, Holder, Name, Owner};
 
-use super::Live;
+use super::live::Live;
 use crate::table::{Failed, Server, Session};
 
 /// Sessions of a database, and the locks that they hold.

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tenure::Error;
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
-use super::{LiveOf, Locks};
+use super::live::Live;
+use super::locks::{LiveOf, Locks};
 use crate::table::failure::no_answer;
 use crate::table::{Failed, Server, Session, end_session, silent};
 
@@ -19,44 +19,6 @@ const CONTACT: Duration = Duration::from_secs(5);
 
 /// Sessions that are kept though they have held nothing yet.
 const MOST_IDLE: usize = 4;
-
-/// How long they are kept. Firewalls forget connections that nobody uses.
-const LONGEST_IDLE: Duration = Duration::from_secs(60);
-
-/// A session of the server. If it is dropped, the server ends it when it has done what it was sent.
-pub(crate) struct Live<C> {
-    pub(crate) client: C,
-    driver: AbortHandle,
-    pub(crate) session: Session,
-    /// Since when it is idle, or was the last time.
-    idle_since: Mutex<Option<Instant>>,
-    /// Its last statement was not answered in time.
-    silent: AtomicBool,
-    /// For one renewal after another: the server is to run them in the order of the ends that they ask for.
-    pub(crate) renewing: tokio::sync::Mutex<()>,
-    /// Seconds after which the server ends it when it is idle, where that stays set; 0 if it was not.
-    pub(crate) idle_time: AtomicU64,
-}
-
-impl<C> Live<C> {
-    /// Whether it was never idle since it was made.
-    pub(crate) fn is_new(&self) -> bool {
-        self.idle_since().is_none()
-    }
-
-    /// Whether it was idle for so long that the server may have ended it unnoticed.
-    fn is_stale(&self) -> bool {
-        let left = match self.idle_time.load(Ordering::Relaxed) {
-            0 => LONGEST_IDLE,
-            seconds => LONGEST_IDLE.min(Duration::from_secs(seconds) / 2),
-        };
-        self.idle_since().is_some_and(|since| since.elapsed() > left)
-    }
-
-    fn idle_since(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.idle_since.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 pub(crate) struct Sessions<L: Locks>(Arc<Inner<L>>);
 

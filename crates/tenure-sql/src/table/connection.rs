@@ -7,11 +7,10 @@
 //! [`Connection::has_late_commands`] says so until it comes too late.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use tenure::{Error, ErrorKind};
@@ -19,162 +18,14 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
 use super::failure::{dropped, is_missing, no_answer, no_turn};
-
-/// A connection that has answered anything this short a time ago is only slow.
-const SILENCE: Duration = Duration::from_millis(100);
+use super::link::{Call, Link, Session, lock};
+use super::server::{Failed, Server, end_session, silent};
 
 /// Limit of an attempt to connect for which nobody waits any more.
 const CONTACT: Duration = Duration::from_secs(5);
 
 /// For how long a new connection looks whether a predecessor's session has ended.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// The pause between two looks whether a session has ended.
-const PAUSE: Duration = Duration::from_millis(5);
-
-/// A database as this module sees it.
-#[async_trait]
-pub(crate) trait Server: Send + Sync + 'static {
-    /// One connection.
-    type Client: Send + Sync + 'static;
-    /// A statement with its arguments.
-    type Call<'a>: Copy + Send + Sync;
-    /// Its answer.
-    type Answer: Send;
-
-    /// Connects to the first server that can be used, for a call that has `limit` for it. With `create`, makes the table if it is
-    /// missing.
-    async fn open(&self, create: bool, limit: Duration) -> Result<Link<Self::Client>, Error>;
-
-    /// Runs a statement. It is sent by `end`, or not at all if it has to wait for a connection.
-    async fn run(&self, client: &Self::Client, call: Self::Call<'_>, end: Instant) -> Result<Self::Answer, Failed>;
-
-    /// Tells the server to end a session. Returns whether it is over.
-    async fn end_session(&self, client: &Self::Client, session: &Session) -> Result<bool, Failed>;
-
-    /// Has notifications come on a connection.
-    async fn listen(&self, client: &Self::Client) -> Result<(), Failed>;
-
-    /// Address at which this store is notified. `None` if it does not listen.
-    fn address(&self) -> Option<&str>;
-
-    fn is_closed(&self, client: &Self::Client) -> bool;
-
-    /// How long after its end a statement that may take `limit` can still run, if nobody can end it.
-    fn lateness(&self, limit: Duration) -> Duration;
-
-    /// There is a new connection, so notifications may have been lost.
-    fn reconnected(&self);
-
-    /// The error of a connection that had to wait too long for its login. `None` if it waits for another thing.
-    fn no_login(&self) -> Option<Error>;
-
-    /// The servers, without secrets.
-    fn shown(&self) -> &str;
-}
-
-/// A failed statement.
-#[derive(Debug)]
-pub(crate) struct Failed {
-    pub(crate) error: Error,
-    /// The server answered so.
-    pub(crate) answered: bool,
-    /// The connection should not be used any more.
-    pub(crate) is_over: bool,
-}
-
-/// A session of a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Session {
-    pub(crate) server: String,
-    pub(crate) id: i64,
-    /// When the server began it: its number may be another's by now.
-    pub(crate) began: String,
-}
-
-/// A connection that can be used. When it is dropped, its driver first sends what is under way.
-pub(crate) struct Link<C> {
-    client: C,
-    driver: AbortHandle,
-    /// Session that its successor ends. `None` behind a pool.
-    session: Option<Session>,
-    listens: AtomicBool,
-    heard: Mutex<Instant>,
-    calls: Calls,
-}
-
-/// The calls of a link: whether all were answered. Answers come in the order of the calls.
-#[derive(Default)]
-struct Calls {
-    last: AtomicU64,
-    active: AtomicUsize,
-    /// The largest number at the time when a call was dropped without its answer.
-    dropped: AtomicU64,
-    /// The largest number that was answered.
-    answered: AtomicU64,
-    /// When the last of them comes too late, behind a pool.
-    latest: Mutex<Option<Instant>>,
-}
-
-/// A call under way on a link. If it is dropped, it counts as unanswered until a later one is answered.
-struct Call<C> {
-    link: Arc<Link<C>>,
-    number: u64,
-    answered: bool,
-}
-
-impl Calls {
-    fn all_answered(&self) -> bool {
-        let settled = self.dropped.load(Ordering::SeqCst) < self.answered.load(Ordering::SeqCst);
-        self.active.load(Ordering::SeqCst) == 0 && (settled || self.dropped.load(Ordering::SeqCst) == 0)
-    }
-}
-
-impl<C> Drop for Call<C> {
-    fn drop(&mut self) {
-        let calls = &self.link.calls;
-        if self.answered {
-            calls.answered.fetch_max(self.number, Ordering::SeqCst);
-        } else {
-            calls.dropped.fetch_max(calls.last.load(Ordering::SeqCst), Ordering::SeqCst);
-        }
-        calls.active.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-impl<C> Link<C> {
-    pub(crate) fn new(client: C, driver: AbortHandle, session: Option<Session>) -> Self {
-        let heard = Mutex::new(Instant::now());
-        Self { client, driver, session, listens: AtomicBool::new(false), heard, calls: Calls::default() }
-    }
-
-    /// The connection, its driver and its session.
-    pub(crate) fn into_parts(self) -> (C, AbortHandle, Option<Session>) {
-        (self.client, self.driver, self.session)
-    }
-
-    /// Begins a call, which may still run until `latest`.
-    fn begin(self: Arc<Self>, latest: Instant) -> Call<C> {
-        let mut last = lock(&self.calls.latest);
-        *last = last.max(Some(latest));
-        drop(last);
-        self.calls.active.fetch_add(1, Ordering::SeqCst);
-        let number = self.calls.last.fetch_add(1, Ordering::SeqCst) + 1;
-        Call { link: self, number, answered: false }
-    }
-
-    fn hears(&self) {
-        *lock(&self.heard) = Instant::now();
-    }
-
-    fn has_heard_since(&self, then: Instant) -> bool {
-        *lock(&self.heard) > then
-    }
-
-    fn is_silent(&self) -> bool {
-        lock(&self.heard).elapsed() > SILENCE
-    }
-}
 
 /// An attempt to connect. It goes on when its callers are dropped.
 struct Attempt<C> {
@@ -457,34 +308,6 @@ impl<S: Server> Inner<S> {
     }
 }
 
-/// Ends a session, and looks until it is over. Returns whether it was still there, or nothing if it stays until then.
-pub(crate) async fn end_session<S: Server>(
-    server: &S,
-    client: &S::Client,
-    session: &Session,
-    until: Instant,
-) -> Result<Option<bool>, Failed> {
-    let mut was_there = false;
-    while !server.end_session(client, session).await? {
-        was_there = true;
-        if until.saturating_duration_since(Instant::now()) <= PAUSE {
-            return Ok(None);
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
-    Ok(Some(was_there))
-}
-
-/// The error of a connection that was not made within the limit.
-pub(crate) fn silent(server: &impl Server, limit: Duration) -> Error {
-    server.no_login().unwrap_or_else(|| no_answer(limit))
-}
-
-/// The end of a statement that has no limit of its own: its caller waits for less.
-pub(crate) fn no_end() -> Instant {
-    Instant::now() + Duration::from_secs(3_600)
-}
-
 impl<C> State<C> {
     fn bury(&mut self, link: &Link<C>) {
         if link.calls.all_answered() {
@@ -495,10 +318,6 @@ impl<C> State<C> {
             None => self.late_until = self.late_until.max(*lock(&link.calls.latest)),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<S: Server> fmt::Display for Connection<S> {

@@ -4,13 +4,11 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::{Builder, RedisServer, Role};
+use super::{Builder, RedisServer, Role, SENTINEL_CONFIG};
 use crate::client::Reply;
 use crate::process::wait_until;
 use crate::tls::Certificates;
 
-/// The file of a sentinel, which it writes as well.
-pub(super) const CONFIG: &str = "sentinel.conf";
 /// The name of the service that the sentinels of tests watch.
 pub const SERVICE: &str = "mymaster";
 /// A server that is silent for so long is down. A busy machine is silent for a part of a second, and then a master that is well would
@@ -31,7 +29,7 @@ impl Builder {
         if let Some(password) = password {
             let _ = writeln!(config, "sentinel auth-pass {SERVICE} {password}");
         }
-        self.files.push((CONFIG.to_owned(), config));
+        self.files.push((SENTINEL_CONFIG.to_owned(), config));
         self.role = Role::Sentinel;
         self
     }

@@ -5,12 +5,9 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use super::{RedisServer, START};
+use super::{DATA, RedisServer, START, remove_data};
 use crate::process::wait_until;
 
-/// Files and directories with the data of a server. Before Redis 7 the append-only file stood
-/// alone.
-const DATA: [&str; 3] = ["appendonlydir", "appendonly.aof", "dump.rdb"];
 const DUMP: &str = DATA[2];
 
 /// The data of a server as it was at some time.
@@ -40,7 +37,7 @@ impl RedisServer {
     /// Kills what still runs and starts again on the same port with that older data; returns when it is loaded.
     pub fn restart_with(&self, snapshot: &Snapshot) {
         self.kill();
-        remove(self.dir());
+        remove_data(self.dir());
         copy_data(snapshot.0.path(), self.dir());
         self.restart();
         wait_until(START, "redis-server to load its data", || self.info("persistence", "loading") == "0");
@@ -54,14 +51,6 @@ impl RedisServer {
         let section = self.cli(&format!("INFO {section}"));
         let found = section.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         found.unwrap_or_default().trim().to_owned()
-    }
-}
-
-/// Removes all data from a server's directory.
-pub(super) fn remove(dir: &Path) {
-    for name in DATA {
-        let path = dir.join(name);
-        let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     }
 }
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tenure::{Acquire, BootTime, EndReason, Error, Fence, Guard, Lease, Locker, Owner, ReleaseOutcome};
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use super::orders::{ClaimOrder, Said, Terms};
 use super::probe::Probes;
-use super::process::{failed, say, tell};
+use super::report::{failed, say, tell};
 use super::work::{self, Work};
-use super::{ClaimOrder, Said, Terms};
 use crate::history::{At, What, nanos};
 
 /// Request of an acquisition.

@@ -11,7 +11,9 @@ use std::time::Duration;
 use tenure::{Fence, Lease};
 use tenure_conformance::Process;
 
-use super::{ByHand, ClaimOrder, Deed, Load, Order, Probe, Said, Tally, Terms};
+use super::load::{Load, Tally};
+use super::orders::{ByHand, ClaimOrder, Order, Said, Terms};
+use super::probe::{Deed, Probe};
 use crate::history::{Event, History, What};
 use crate::lines;
 use crate::{Recorder, Register, Signal};

@@ -4,17 +4,18 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use tenure::{BootTime, EndReason, Error, ErrorKind, Fence, Guard, Lease, Locker, Name, Owner, ReleaseOutcome, Share};
+use tenure::{EndReason, ErrorKind, Fence, Guard, Lease, Locker, Name, Owner, ReleaseOutcome, Share};
 use tokio::io::AsyncBufReadExt;
 use tokio::sync::mpsc::error::SendError;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::acquisition::{Asks, Claim};
 use super::clock::SkewedClock;
+use super::load;
+use super::orders::{ByHand, ClaimOrder, Order, Said};
 use super::probe::Probes;
-use super::{ByHand, ClaimOrder, Order, Said, load};
-use crate::history::{What, nanos};
-use crate::{Counter, lines};
+use super::report::say;
+use crate::Counter;
 
 pub(super) struct Process {
     pub(super) locks: Locker,
@@ -115,30 +116,4 @@ async fn visits(locks: &Locker, name: &str, dir: &Path, times: u64) {
             other => panic!("the release was {other:?}"),
         }
     }
-}
-
-/// Tells the lab what happened, now.
-pub(super) fn tell(what: What) {
-    say(&Said::Event { at: nanos(BootTime::now().since_boot()), what });
-}
-
-/// Tells the lab that an acquisition failed.
-pub(super) fn failed(acquisition: u32, error: &Error) {
-    tell(What::Failed { acquisition, kind: Some(format!("{:?}", error.kind())), text: error.to_string() });
-}
-
-/// Reports every panic to the lab, and has it end the process.
-pub(super) fn dies_of_panics() {
-    let before = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        before(panic);
-        tell(What::Failed { acquisition: 0, kind: None, text: panic.to_string().replace('\n', " ") });
-        std::process::abort();
-    }));
-}
-
-/// Says one line at once: the next thing that happens may be a kill.
-pub(super) fn say(said: &Said) {
-    // Nobody listens any more when the lab has ended.
-    let _ = lines::say(std::io::stdout().lock(), said);
 }

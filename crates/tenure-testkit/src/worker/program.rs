@@ -3,6 +3,17 @@
 use std::ffi::OsString;
 use std::io;
 use std::process::Command;
+use std::sync::Arc;
+
+use tenure::store::Store;
+use tenure::store::all::AllOf;
+use tenure::{Error, Locker, MemoryStore, parse_duration};
+use tenure_stores::Options;
+
+use super::clock::SkewedClock;
+use super::probe::{Probed, Probes};
+use super::process::Process;
+use super::report;
 
 /// The variable that holds the words of a worker's role.
 const ROLE: &str = "TENURE_WORKER";
@@ -51,7 +62,7 @@ pub fn serve(role: &[String]) -> io::Result<()> {
     let [_, url] = role.iter().map(String::as_str).collect::<Vec<_>>()[..] else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("no worker is called {role:?}")));
     };
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(super::run(url));
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run(url));
     Ok(())
 }
 
@@ -62,4 +73,45 @@ pub fn entry() {
         // Before the harness says anything more.
         std::process::exit(0);
     }
+}
+
+/// Becomes a worker on the store at `url`, until standard input ends: `memory:`, `sqlite:PATH[?timeout=SPAN]`, `postgres:`,
+/// `mysql:`, `memcached:`, `zookeeper:`, one of Redis,
+/// or `all:URL URL` for all of several.
+///
+/// If the store cannot be opened, the worker reports that as the failure of acquisition 0.
+///
+/// A panic anywhere in the process is reported as such a failure and ends the process. A runtime
+/// would not report the panic of a task.
+async fn run(url: &str) {
+    report::dies_of_panics();
+    let clock = SkewedClock::default();
+    let (store, probes) = match url {
+        "memory:" => Probed::new(MemoryStore::with_clock(clock.clone())),
+        _ => match open(url).await {
+            Ok(opened) => opened,
+            Err(error) => return report::failed(0, &error),
+        },
+    };
+    let locks = Locker::builder(store).clock(clock.clone()).build().expect("the defaults are sound");
+    Process::new(locks, probes, clock).serve().await;
+}
+
+async fn open(url: &str) -> Result<(Probed, Probes), Error> {
+    let Some(urls) = url.strip_prefix("all:") else { return Ok(Probed::new(open_one(url).await?)) };
+    let mut stores = Vec::new();
+    for url in urls.split(' ') {
+        stores.push(open_one(url).await?);
+    }
+    Ok(Probed::new(AllOf::new(stores)?))
+}
+
+async fn open_one(url: &str) -> Result<Arc<dyn Store>, Error> {
+    let Some(file) = url.strip_prefix("sqlite:") else { return Options::parse(url)?.open().await };
+    let (path, timeout) = file.split_once("?timeout=").map_or((file, None), |(path, timeout)| (path, Some(timeout)));
+    let store = tenure_sql::sqlite::open(path)?;
+    Ok(Arc::new(match timeout {
+        Some(timeout) => store.with_operation_timeout(parse_duration(timeout)?),
+        None => store,
+    }))
 }

@@ -11,10 +11,10 @@ use tenure::{BootTime, Error};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use super::{Call, Command, How, Reply, SILENT, Shared, millis};
+use super::call::{Call, Command, How, Reply, SILENT, Shared, millis};
 use crate::failure::{Failed, NO_NODE};
 use crate::link::{Identity, Link, Undialled, garbled};
-use crate::options::check_login;
+use crate::login::check_login;
 use crate::wire::{EXISTS, Frame, Reading, XID_EVENT, XID_PING};
 
 /// Pause between two rounds of servers of which none answered.

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::session::Session;
+use super::state::EndReason;
 use super::table::PendingRelease;
-use super::validity::{EndReason, HeldLease};
+use super::validity::HeldLease;
 use crate::store::ReleaseReply;
 use crate::{BootTime, Error};
 

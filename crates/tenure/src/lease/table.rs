@@ -13,7 +13,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tracing::debug;
 
-use super::validity::{EndReason, HeldLease};
+use super::state::EndReason;
+use super::validity::HeldLease;
 use crate::store::call::backoff;
 use crate::store::{RenewReply, operation_timeout};
 use crate::{BootTime, Error, Lease};

@@ -20,8 +20,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tracing::{debug, warn};
 
+use super::state::EndReason;
 use super::table::{After, Extension, Id, LeaseTable, PendingRelease, Sent};
-use super::validity::{EndReason, HeldLease};
+use super::validity::HeldLease;
 use crate::store::call::{backoff, within};
 use crate::store::{ReleaseReply, RenewReply, Store, operation_timeout};
 use crate::{BootTime, Clock, Error, ErrorKind, Lease};

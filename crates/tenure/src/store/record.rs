@@ -42,8 +42,8 @@ use std::time::Duration;
 pub use self::holders::Held;
 use self::holders::Holders;
 pub use self::listeners::Listeners;
-use self::queue::Queue;
 pub use self::queue::Waiter;
+use self::queue::{Queue, end};
 use crate::store::{AcquireReply, Busy, Enqueue, Grant, ReleaseReply, RenewReply, Request};
 use crate::{Entry, Error, Fence, Holder, Name, Owner, Queued};
 
@@ -340,9 +340,4 @@ impl Record {
 fn granted(request: &Request, now: Duration, counter: u64) -> Held {
     let Request { owner, share, ttl, .. } = request;
     Held { owner: owner.clone(), share: *share, counter, since: now, until: end(now, *ttl), lingers: false }
-}
-
-/// Returns the end of a span that begins now.
-fn end(now: Duration, span: Duration) -> Duration {
-    now.saturating_add(span)
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tenure_testkit::{RedisServer, admit, redis, wait_until};
 
 use crate::item::Run;
-use crate::scenarios::Rows;
 use crate::scenarios::fixtures::Redis;
 use crate::scenarios::redis::outage::loads_slowly;
 use crate::scenarios::redis::{Fault, kept, unprivileged};
+use crate::scenarios::rows::Rows;
 use crate::scenarios::scheme::NATIVE;
 use crate::scenarios::stage::{Access, DOOR, Look, SLACK, Stage};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_testkit::history::{Event, What};
 
-use super::{Fault, Row};
+use super::fault::{Fault, Row};
 use crate::Item;
 use crate::item::Run;
 use crate::scenarios::fixtures::{Redis, on_redis};

@@ -1,6 +1,6 @@
 //! Data that is lost, so that another can take what somebody holds: the fence keeps the first from writing.
 
-use super::Fault;
+use super::fault::Fault;
 use crate::Item;
 use crate::scenarios::fixtures::{Redis, Switch};
 use crate::scenarios::scheme::{NATIVE, Scheme};

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tenure_testkit::{Proxy, wait_until};
 
-use super::Fault;
+use super::fault::Fault;
 use crate::Item;
 use crate::scenarios::actor::{Actor, Claim};
 use crate::scenarios::fixtures::Redis;

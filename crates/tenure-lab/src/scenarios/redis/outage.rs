@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tenure_testkit::{redis, wait_until};
 
-use super::Fault;
+use super::fault::Fault;
 use crate::Item;
 use crate::item::Run;
 use crate::scenarios::fixtures::{Redis, on_redis};

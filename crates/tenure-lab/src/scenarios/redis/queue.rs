@@ -8,7 +8,7 @@ use tenure_testkit::worker::Terms;
 use crate::Item;
 use crate::item::Run;
 use crate::scenarios::actor::{Actor, Claim};
-use crate::scenarios::fixtures::Redis;
+use crate::scenarios::fixtures::{Redis, on_redis};
 use crate::scenarios::scheme::NATIVE;
 use crate::scenarios::stage::{DOOR, HEARTBEAT, OPERATION, RENEWAL, SLACK, SOON, Stage, TTL, now, terms};
 use crate::scenarios::{fenced, holds};
@@ -49,7 +49,7 @@ fn as_app(rules: &'static str, row: fn(&mut Stage<'_>, &Redis, &Actor)) -> impl 
         let app = stage.actor(&redis.as_user("app:app"));
         row(stage, redis, &app);
     };
-    super::on_redis(NATIVE, |how| how.acl("user default on nopass ~* &* +@all\nuser app on >app ~* &* +@all\n"), row)
+    on_redis(NATIVE, |how| how.acl("user default on nopass ~* &* +@all\nuser app on >app ~* &* +@all\n"), row)
 }
 
 /// Nothing of it ends in the time of a row.

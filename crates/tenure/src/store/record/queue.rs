@@ -81,7 +81,7 @@ impl Queue {
     pub(super) fn refresh(&mut self, owner: &Owner, wake: &str, now: Duration) {
         let Some(waiter) = self.at(owner).and_then(|at| self.waiters.get_mut(at)) else { return };
         self.by_end.remove(&(waiter.until, waiter.number));
-        waiter.until = super::end(now, waiter.entry_ttl);
+        waiter.until = end(now, waiter.entry_ttl);
         if waiter.wake != wake {
             wake.clone_into(&mut waiter.wake);
         }
@@ -125,6 +125,11 @@ impl Queue {
     fn position(&self, number: u64) -> usize {
         self.waiters.partition_point(|waiter| waiter.number < number)
     }
+}
+
+/// Returns the end of a span that begins now.
+pub(super) fn end(now: Duration, span: Duration) -> Duration {
+    now.saturating_add(span)
 }
 
 impl FromIterator<Waiter> for Queue {
