@@ -1,6 +1,7 @@
 //! The command line: commands, flags and their help.
 
 mod help;
+mod stores;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,7 +10,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tenure::{Fence, Share, parse_duration};
 
-use self::help::{ACQUIRE_HELP, AFTER, BREAK_HELP, LEAD_HELP, MIGRATION_HELP, RUN_HELP, SHOW_HELP, STORE_HELP};
+use self::help::{ACQUIRE_HELP, AFTER, BREAK_HELP, LEAD_HELP, RUN_HELP, SHOW_HELP, STORE_HELP};
+pub(crate) use self::stores::{Admit, Migration};
 
 /// Let one process at a time do a thing, across processes and machines.
 ///
@@ -383,20 +385,4 @@ pub(crate) struct Break {
     /// Which name
     #[arg(value_name = "NAME")]
     pub(crate) name: OsString,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct Admit {
-    /// Also where a server knows of a lease that has not ended. If its holder lives, two may hold
-    #[arg(long)]
-    pub(crate) force: bool,
-    #[command(flatten)]
-    pub(crate) common: Common,
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = MIGRATION_HELP)]
-pub(crate) struct Migration {
-    #[command(flatten)]
-    pub(crate) common: Common,
 }

@@ -8,6 +8,7 @@ mod confirmations;
 pub(crate) mod counter;
 pub(crate) mod durability;
 mod durable;
+pub(crate) mod first_contact;
 pub(crate) mod foreign;
 mod inspect;
 pub(crate) mod keys;

@@ -2,7 +2,7 @@
 
 use super::server::OwnServer;
 use super::{database, etcd, memcached, zookeeper};
-use crate::soak::Engine;
+use crate::soak::plan::Engine;
 
 /// Starts a server for a soak.
 pub(crate) fn own_server(engine: Engine) -> OwnServer {

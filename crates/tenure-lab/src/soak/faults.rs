@@ -8,11 +8,11 @@ use tenure::{BootTime, Error};
 use tenure_testkit::{Proxy, RedisServer, admit, redis};
 
 use super::logins::Logins;
+use super::plan::{Engine, Plan};
 use super::process::Crew;
 use super::referee::Referee;
 use super::report::ServerFaults;
 use super::witness::Witness;
-use super::{Engine, Plan};
 use crate::scenarios::{Breakable, OwnServer};
 
 /// Servers to which faults are done.

@@ -7,9 +7,9 @@ use tempfile::TempDir;
 use tenure::{BootTime, Error, ErrorKind, State};
 use tenure_testkit::{EtcdCluster, MariaDbServer, Passwords, PostgresServer, RedisServer};
 
+use super::plan::{Engine, Where, unmade};
 use super::report::Tally;
 use super::task::{Task, now};
-use super::{Engine, Where, unmade};
 use crate::bench::Address;
 
 /// How often it changes.

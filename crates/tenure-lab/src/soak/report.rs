@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tenure_testkit::history::At;
 
 use super::absence::Absence;
-use super::{Plan, Where};
+use super::plan::{Plan, Where};
 
 /// Findings: the first of them in words, the rest as numbers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -13,12 +13,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::future::join;
-use futures_util::stream::{BoxStream, FuturesUnordered};
+use futures_util::stream::BoxStream;
 use redis::{RedisError, Value};
 use tenure::store::quorum::{Clock, Confirmed, Memory, Node, Vote};
-use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store, too_few};
+use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, ErrorKind, Fence, Lease, Name, Owner};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::native::keys::Layout;
 use crate::native::renew::At;
@@ -26,7 +26,7 @@ use crate::native::reply::{busy, check_repeated, counter, fence, refusal, releas
 use crate::native::store::{RedisStore, Settings};
 use crate::scripts::{self, Script};
 use crate::transport::commands::{Commands, Digits, millis, whole};
-use crate::transport::connection::{Connection, Exchange, FIRST_CONTACT, Repeat};
+use crate::transport::connection::{Connection, Exchange, Repeat};
 use crate::transport::failure::{translate, unexpected};
 use crate::transport::link::Link;
 use crate::transport::reply::{only, read};
@@ -35,7 +35,7 @@ use crate::transport::reply::{only, read};
 const SOON: Duration = Duration::from_secs(1);
 
 /// For nodes that are as near as the majority.
-const A_MOMENT: Duration = Duration::from_millis(50);
+pub(crate) const A_MOMENT: Duration = Duration::from_millis(50);
 
 /// One Redis or Valkey server as a node of a [`Quorum`](tenure::store::quorum::Quorum). Clones
 /// share one connection.
@@ -94,7 +94,7 @@ impl RedisNode {
     }
 
     /// Asks which server this is, and what it remembers.
-    async fn enter(&self, end: Instant) -> Result<Memory, Error> {
+    pub(crate) async fn enter(&self, end: Instant) -> Result<Memory, Error> {
         loop {
             if let Some(memory) = self.enter_once(end).await? {
                 return Ok(memory);
@@ -205,30 +205,6 @@ impl RedisNode {
             Err(error) => Err(Outcome::Failed(refusal(&error, &request.name, *share))),
         }
     }
-}
-
-/// Connects to the servers of a quorum, until a majority of them answers.
-pub(crate) async fn first_contact(nodes: Vec<Arc<RedisNode>>) -> Result<(), Error> {
-    let end = Instant::now() + FIRST_CONTACT;
-    let mut first: FuturesUnordered<_> =
-        nodes.into_iter().map(|node| async move { node.enter(end).await.map_err(|error| error.context(&node)) }).collect();
-    let (all, mut answered, mut failures) = (first.len(), 0, Vec::new());
-    let majority = all / 2 + 1;
-    while answered < all {
-        // Once there is a majority, the others have a moment. They go on connecting with the first call.
-        let wait = if answered < majority { end } else { end.min(Instant::now() + A_MOMENT) };
-        match timeout_at(wait, first.next()).await {
-            Ok(Some(Ok(_))) => answered += 1,
-            Ok(Some(Err(failed))) if failed.kind() == ErrorKind::Invalid => return Err(failed),
-            Ok(Some(Err(failed))) => failures.push(failed),
-            Ok(None) | Err(_) => break,
-        }
-    }
-    if answered >= majority {
-        return Ok(());
-    }
-    let what = format!("{answered} of the {all} nodes of the quorum answer, and {majority} are needed");
-    Err(too_few(what, all - majority, first.len(), failures))
 }
 
 /// Why a request has no answer.

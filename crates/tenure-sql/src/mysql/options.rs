@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mysql_async::{ClientIdentity, Opts, OptsBuilder, SslOpts};
 use tenure::store::record::Listeners;
-use tenure::store::{Credentials, Store};
+use tenure::store::{Credentials, Store, refuse_zone};
 use tenure::{Error, Locker};
 
 use super::MySql;
@@ -66,6 +66,7 @@ impl Options {
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
     pub fn parse(url: &str) -> Result<Self, Error> {
+        refuse_zone(url)?;
         let (address, parameters) = url.split_once('?').unwrap_or((url, ""));
         let (settings, _) = Settings::read(parameters, &KNOWN, &[])?;
         let address = address.split_once("://").map_or(address.to_owned(), |(_, rest)| format!("mysql://{rest}"));

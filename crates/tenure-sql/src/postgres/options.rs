@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tenure::store::record::Listeners;
-use tenure::store::{Credentials, Store};
+use tenure::store::{Credentials, Store, refuse_zone};
 use tenure::{Error, Locker};
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
@@ -84,6 +84,7 @@ impl Options {
         let Some((_, rest)) = url.split_once("://").filter(|(scheme, _)| is_url(scheme)) else {
             return Err(Error::invalid("the store URL cannot be read").with_hint(format!("it looks like {FORMS}")));
         };
+        refuse_zone(url)?;
         let (address, parameters) = rest.split_once('?').unwrap_or((rest, ""));
         let (settings, others) = Settings::read(parameters, &KNOWN, &OTHERS)?;
         let unread = |error: tokio_postgres::Error| {

@@ -23,9 +23,10 @@ use futures_util::stream::{BoxStream, StreamExt, select_all};
 use tokio::time::timeout;
 
 use self::absence::COUNTS;
+pub use self::absence::Clock;
 use self::admission::Admission;
 use self::node::Nodes;
-pub use self::node::{Clock, Confirmed, Memory, Node, Plain, Vote};
+pub use self::node::{Confirmed, Memory, Node, Plain, Vote};
 use self::planting::{Planting, Want, Wanted};
 use self::round::{Round, Until};
 use super::features::opened_by;

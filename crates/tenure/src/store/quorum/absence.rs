@@ -8,8 +8,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use super::node::Clock;
-
 /// How long after its loss is found a node asks the others: what is under way has arrived there by then.
 pub(super) const SETTLED: Duration = Duration::from_secs(3);
 
@@ -19,6 +17,15 @@ pub(super) const COUNTS: Duration = Duration::from_millis(2_500);
 
 /// How long a node stays out if all nodes of its quorum are new.
 pub(super) const NEW: Duration = Duration::from_secs(30);
+
+/// Time of the wall clock of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Clock {
+    /// Identifies the run of the node, without a space. The clock of a new run is another clock.
+    pub run: String,
+    /// Time since the Unix epoch.
+    pub time: Duration,
+}
 
 /// The note at a node about its loss.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 
-use super::absence::{NEW, Noted, SETTLED};
+use super::absence::{Clock, NEW, Noted, SETTLED};
 use crate::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use crate::{Entry, Error, ErrorKind, Fence, Lease, Name};
 
@@ -81,15 +81,6 @@ pub struct Memory {
     pub is_new: bool,
     /// Time of its clock. None for a node that never loses its data.
     pub clock: Option<Clock>,
-}
-
-/// Time of the wall clock of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Clock {
-    /// Identifies the run of the node, without a space. The clock of a new run is another clock.
-    pub run: String,
-    /// Time since the Unix epoch.
-    pub time: Duration,
 }
 
 /// Whether a node votes.

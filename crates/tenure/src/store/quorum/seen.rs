@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::absence::{NEW, Noted, SETTLED};
-use super::node::{Clock, Memory, Vote};
+use super::absence::{Clock, NEW, Noted, SETTLED};
+use super::node::{Memory, Vote};
 
 /// How long a node stays out if too few others know when leases end.
 const LONGEST: Duration = Duration::from_secs(3_600);
