@@ -6,8 +6,10 @@ mod failure;
 mod options;
 #[cfg_attr(not(feature = "mysql_async-0_37"), allow(dead_code, reason = "only that feature has a pool"))]
 mod pool;
+mod read;
 mod server;
 mod statements;
+mod work;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -23,7 +25,8 @@ use tokio::time::Instant;
 pub use self::options::Options;
 #[cfg(feature = "mysql_async-0_37")]
 pub use self::options::over;
-use self::server::{Done, How, Statement, Statements, Work};
+use self::server::{How, Statements};
+use self::work::{Done, Statement, Work};
 use crate::table::failure::unexpected;
 use crate::table::{Connection, Found, Push, Renewed, SWEEP_SPAN, Table, Tried, Write, Wrote};
 
@@ -247,44 +250,6 @@ fn owner(owner: &tenure::Owner) -> Value {
 fn micros(span: Duration) -> u64 {
     const LONGEST: u64 = 10_000 * 366 * 24 * 3_600 * 1_000_000;
     u64::try_from(span.as_micros()).unwrap_or(LONGEST).min(LONGEST)
-}
-
-/// Columns of an answer.
-mod read {
-    use std::time::Duration;
-
-    use mysql_async::Row;
-    use mysql_async::prelude::FromValue;
-    use tenure::Error;
-
-    use crate::table::failure::unexpected;
-    use crate::table::{self, Found};
-
-    pub(super) fn column<T: FromValue>(row: &Row, at: usize) -> Result<T, Error> {
-        let read = row.get_opt(at).ok_or_else(|| unexpected("it has too few columns"))?;
-        read.map_err(unexpected)
-    }
-
-    fn text(row: &Row, at: usize) -> Result<Option<String>, Error> {
-        let bytes: Option<Vec<u8>> = column(row, at)?;
-        bytes.map(|bytes| String::from_utf8(bytes).map_err(unexpected)).transpose()
-    }
-
-    pub(super) fn found(row: &Row) -> Result<Found, Error> {
-        let name = text(row, 2)?;
-        let found = match &name {
-            None => None,
-            Some(_) => Some(table::Row {
-                version: column(row, 3)?,
-                fence: column(row, 4)?,
-                owner: text(row, 5)?,
-                since: column(row, 6)?,
-                until: column(row, 7)?,
-                record: text(row, 8)?,
-            }),
-        };
-        Ok(Found { now: Duration::from_micros(column(row, 0)?), floor: column(row, 1)?, name, row: found })
-    }
 }
 
 impl fmt::Display for MySql {

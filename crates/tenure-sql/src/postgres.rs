@@ -8,8 +8,10 @@ mod failure;
 mod options;
 #[cfg_attr(not(feature = "tokio-postgres-0_7"), allow(dead_code, unreachable_pub, reason = "only that feature has a pool"))]
 mod pool;
+mod read;
 mod server;
 mod session;
+mod source;
 mod statements;
 mod tls;
 
@@ -20,14 +22,15 @@ use async_trait::async_trait;
 use tenure::store::Request;
 use tenure::{Error, Lease, Name};
 use tokio::time::Instant;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 
+use self::client::Argument;
 pub use self::options::Options;
 #[cfg(feature = "tokio-postgres-0_7")]
 pub use self::options::over;
 #[cfg(feature = "tokio-postgres-0_7")]
 pub use self::pool::Pool;
-use self::server::{How, Statements};
+use self::source::{How, Statements};
 use crate::table::failure::unexpected;
 use crate::table::{Connection, Found, Push, Renewed, SWEEP_SPAN, Table, Tried, Write, Wrote};
 
@@ -35,9 +38,6 @@ use crate::table::{Connection, Found, Push, Renewed, SWEEP_SPAN, Table, Tried, W
 struct Postgres {
     connection: Connection<How>,
 }
-
-/// An argument of a statement.
-type Argument<'a> = (&'a (dyn ToSql + Sync), Type);
 
 impl Postgres {
     fn statements(&self) -> &Statements {
@@ -219,52 +219,6 @@ fn micros(span: Duration) -> i64 {
 
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-/// Columns of an answer.
-mod read {
-    use std::time::Duration;
-
-    use tenure::Error;
-    use tokio_postgres::Row;
-    use tokio_postgres::types::FromSql;
-
-    use crate::table::failure::unexpected;
-    use crate::table::{self, Found, Tried};
-
-    pub(super) fn column<'a, T: FromSql<'a>>(row: &'a Row, at: usize) -> Result<T, Error> {
-        row.try_get(at).map_err(unexpected)
-    }
-
-    pub(super) fn unsigned(number: i64) -> u64 {
-        u64::try_from(number).unwrap_or(0)
-    }
-
-    /// Reads the row of a statement that answers with a number, or with what it found.
-    pub(super) fn tried(rows: &[Row]) -> Result<Tried<i64>, Error> {
-        let row = rows.first().ok_or_else(|| unexpected("it has no row"))?;
-        Ok(match column(row, 0)? {
-            Some(done) => Tried::Done(done),
-            None => Tried::Found(found(row)?),
-        })
-    }
-
-    pub(super) fn found(row: &Row) -> Result<Found, Error> {
-        let number = |at| column(row, at).map(unsigned);
-        let name: Option<String> = column(row, 3)?;
-        let found = match &name {
-            None => None,
-            Some(_) => Some(table::Row {
-                version: number(4)?,
-                fence: number(5)?,
-                owner: column(row, 6)?,
-                since: number(7)?,
-                until: number(8)?,
-                record: column(row, 9)?,
-            }),
-        };
-        Ok(Found { now: Duration::from_micros(number(1)?), floor: number(2)?, name, row: found })
-    }
 }
 
 impl fmt::Display for Postgres {

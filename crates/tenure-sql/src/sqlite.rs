@@ -23,9 +23,9 @@ use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use tenure::store::record::Listeners;
 use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
-use tenure::{Entry, Error, Lease, Locker, Name};
+use tenure::{Entry, Error, Lease, Name};
 
-pub use self::options::Options;
+pub use self::options::{Options, connect, open};
 use self::thread::Worker;
 
 /// Poll interval of a waiter that has no queue entry or cannot be notified. A poll is a read of some
@@ -47,26 +47,6 @@ pub struct SqliteStore {
     poll_interval: Duration,
     /// The process that opened it.
     process: u32,
-}
-
-/// Opens the lock file at `path`, for this user alone if it has to be made: [`Options::open`].
-///
-/// # Errors
-/// As [`Options::open`].
-pub fn open(path: impl AsRef<Path>) -> Result<SqliteStore, Error> {
-    Options::new(path.as_ref()).open()
-}
-
-/// A [`Locker`] on the lock file at `path`: [`Options::connect`].
-///
-/// # Errors
-/// As [`Options::open`].
-///
-/// # Cancel safety
-/// A dropped future may leave an empty lock file behind.
-pub async fn connect(path: impl AsRef<Path> + Send) -> Result<Locker, Error> {
-    let options = Options::new(path.as_ref());
-    options.connect().await
 }
 
 impl SqliteStore {

@@ -13,9 +13,10 @@ use tenure::{Error, ErrorKind, Holder, Name, Owner, Share};
 
 use super::failure::read_only;
 use super::read::column;
-use super::server::{Done, How, Statement, Work};
+use super::server::How;
 use super::statements::VERSION;
 use super::text;
+use super::work::{Done, Statement, Work};
 use crate::advisory::{Found, Live, Locks, hex_digest};
 use crate::table::failure::unexpected;
 use crate::table::{Failed, Server, Session, no_end};

@@ -16,8 +16,8 @@ use tenure::Error;
 use tokio::time::{Instant, timeout};
 
 use super::failure::{contact, failed};
-use super::server::{COMMIT, Done, How, Job, ROLLBACK, end, run};
 use super::statements::LOCK_WAIT;
+use super::work::{COMMIT, Done, Job, ROLLBACK, end, run};
 use crate::table::{Borrowed, Failed, Lent, Worker, lend, lend_by};
 
 /// Limit of the first look at the table.
@@ -50,11 +50,11 @@ impl Lender {
         Duration::from_secs(self.lock_wait.load(Ordering::Relaxed))
     }
 
-    /// Looks at the table.
-    pub(super) async fn check(&self, how: &How, create: bool) -> Result<(), Error> {
+    /// Looks at the table, as `look` does on a connection.
+    pub(super) async fn check(&self, look: impl AsyncFnOnce(&mut Conn) -> Result<(), Error>) -> Result<(), Error> {
         let mut borrowed = self.lend(Instant::now() + CONTACT).await.map_err(|failed| failed.error)?;
         let checked = match borrowed.client() {
-            Some(conn) => self.check_on(conn, how, create).await,
+            Some(conn) => self.check_on(conn, look).await,
             None => Ok(()),
         };
         if !checked.as_ref().is_err_and(|error| error.kind() == tenure::ErrorKind::Unreachable) {
@@ -63,10 +63,10 @@ impl Lender {
         checked
     }
 
-    async fn check_on(&self, conn: &mut Conn, how: &How, create: bool) -> Result<(), Error> {
+    async fn check_on(&self, conn: &mut Conn, look: impl AsyncFnOnce(&mut Conn) -> Result<(), Error>) -> Result<(), Error> {
         let failed = |error: Answer| contact(&error, &self.table);
         is_between_transactions(conn).await.map_err(failed)?.map_err(|failed| failed.error)?;
-        let checked = how.check(conn, create).await.map(|_| ());
+        let checked = look(conn).await;
         let lock_wait: Option<u64> = conn.query_first(LOCK_WAIT).await.map_err(failed)?;
         self.lock_wait.store(lock_wait.unwrap_or_default(), Ordering::Relaxed);
         // If it does not commit by itself.

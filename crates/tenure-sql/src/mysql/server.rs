@@ -8,24 +8,22 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use mysql_async::prelude::Queryable as _;
-use mysql_async::{Conn, DriverError, Error as Answer, Opts, OptsBuilder, Params, Row, Value};
+use mysql_async::{Conn, Opts, OptsBuilder, Row};
 use tenure::Error;
 use tenure::store::{Credentials, Login};
 use tokio::time::Instant;
 
 use super::cluster::{self, Members};
-use super::failure::{contact, failed, is_missing, is_overtaken, is_without_effect, other_version, read_only};
+use super::failure::{contact, failed, is_missing, other_version, read_only};
 use super::pool::Lender;
 use super::read::column;
 use super::statements::{
     ADD, ASKED, CHANGE, CREATE, END_SESSION, FIND_SESSION, FREE, HELLO, INSERT, KEEP, LIST, LOOK, READ, REMOVE, RENEW, TABLE,
-    TAKE, UNHURRIED, UNLOCKED, VERSION, in_time,
+    TAKE, UNHURRIED, UNLOCKED, VERSION,
 };
+use super::work::{Done, Job, Statement, Work, run};
 use crate::table::failure::unexpected;
 use crate::table::{Failed, Jobs, Link, Server, Session, Worker, no_end};
-
-/// How often a statement is run that the server has given up because of a deadlock.
-const TRIES: u32 = 5;
 
 /// The statements, with the name of the table.
 pub(super) struct Statements {
@@ -82,37 +80,6 @@ impl Statements {
 
 fn repeated(around: &[String; 2], part: &str, times: usize) -> String {
     [&*around[0], &vec![part; times].join(" UNION ALL "), &*around[1]].concat()
-}
-
-/// A statement and its arguments.
-#[derive(Clone, Debug)]
-pub(super) struct Statement {
-    pub(super) sql: String,
-    pub(super) arguments: Vec<Value>,
-}
-
-/// Work for a connection, which is done as a whole or not at all.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Work<'a> {
-    One(&'a Statement),
-    /// One transaction, in which each statement has to affect one row.
-    All(&'a [Statement]),
-}
-
-/// Result of the work.
-#[derive(Debug, Default)]
-pub(super) struct Done {
-    pub(super) rows: Vec<Row>,
-    /// Rows affected; 0 if a transaction was undone.
-    pub(super) affected: u64,
-    pub(super) insert_id: u64,
-}
-
-/// Work for the task of a connection.
-pub(super) struct Job {
-    pub(super) statements: Vec<Statement>,
-    pub(super) is_transaction: bool,
-    pub(super) end: Instant,
 }
 
 /// Where connections come from.
@@ -207,7 +174,7 @@ impl Server for How {
             Source::Pool(lender) => {
                 // Once is enough, unless the table was dropped: each statement may have another connection.
                 if create || lender.lock_wait().is_zero() {
-                    lender.check(self, create).await?;
+                    lender.check(async |conn| self.check(conn, create).await.map(|_| ())).await?;
                 }
                 let (jobs, driver) = Jobs::start(lender.clone());
                 return Ok(Link::new(jobs, driver, None));
@@ -305,81 +272,5 @@ impl Worker for Owned {
 
     async fn end(self) {
         let _ = self.conn.disconnect().await;
-    }
-}
-
-/// Does a job in a session that has a statement run for up to `patience`.
-pub(super) async fn run(conn: &mut Conn, job: &Job, patience: Duration) -> Result<Done, Answer> {
-    let left = job.end.saturating_duration_since(Instant::now());
-    let in_time = |statement: &Statement| {
-        let sql = in_time(&statement.sql, left, patience).into_owned();
-        Statement { sql, arguments: statement.arguments.clone() }
-    };
-    let statements: Vec<Statement> = job.statements.iter().map(in_time).collect();
-    if job.is_transaction { all(conn, &statements).await } else { one(conn, &statements[0]).await }
-}
-
-async fn one(conn: &mut Conn, statement: &Statement) -> Result<Done, Answer> {
-    for _ in 1..TRIES {
-        match exec(conn, statement).await {
-            // The server has undone it.
-            Err(Answer::Server(error)) if is_overtaken(&error) => {}
-            answer => return answer,
-        }
-    }
-    exec(conn, statement).await
-}
-
-async fn exec(conn: &mut Conn, statement: &Statement) -> Result<Done, Answer> {
-    match send(conn, statement).await {
-        Err(Answer::Server(error)) if is_without_effect(&error) => Ok(Done::default()),
-        answer => answer,
-    }
-}
-
-async fn send(conn: &mut Conn, Statement { sql, arguments }: &Statement) -> Result<Done, Answer> {
-    if arguments.is_empty() {
-        let mut result = conn.query_iter(sql).await?;
-        let (affected, insert_id) = (result.affected_rows(), result.last_insert_id().unwrap_or(0));
-        return Ok(Done { rows: result.collect().await?, affected, insert_id });
-    }
-    let mut result = conn.exec_iter(sql, Params::Positional(arguments.clone())).await?;
-    let (affected, insert_id) = (result.affected_rows(), result.last_insert_id().unwrap_or(0));
-    Ok(Done { rows: result.collect().await?, affected, insert_id })
-}
-
-/// Ends a transaction, whatever the session's `completion_type` says.
-pub(super) const COMMIT: &str = "COMMIT AND NO CHAIN NO RELEASE";
-pub(super) const ROLLBACK: &str = "ROLLBACK AND NO CHAIN NO RELEASE";
-
-/// Ends a transaction. The server's error is that it has undone it. After any other nobody knows, and the
-/// connection is not to be used any more.
-pub(super) async fn end(conn: &mut Conn, statement: &str) -> Result<(), Answer> {
-    conn.query_drop(statement).await.map_err(|error| match error {
-        Answer::Server(error) if !is_overtaken(&error) => DriverError::ConnectionClosed.into(),
-        error => error,
-    })
-}
-
-/// Runs a transaction. It is over when this returns: if anything fails, also by the end of the
-/// connection.
-async fn all(conn: &mut Conn, statements: &[Statement]) -> Result<Done, Answer> {
-    conn.query_drop("START TRANSACTION").await?;
-    for statement in statements {
-        let done = exec(conn, statement).await;
-        if !done.as_ref().is_ok_and(|done| done.affected == 1) {
-            end(conn, ROLLBACK).await?;
-            return match done {
-                // Another transaction has some of the rows, and was there first.
-                Err(Answer::Server(error)) if is_overtaken(&error) => Ok(Done::default()),
-                Ok(_) => Ok(Done::default()),
-                Err(error) => Err(error),
-            };
-        }
-    }
-    match end(conn, COMMIT).await {
-        Ok(()) => Ok(Done { affected: 1, ..Done::default() }),
-        Err(Answer::Server(_)) => Ok(Done::default()),
-        Err(error) => Err(error),
     }
 }

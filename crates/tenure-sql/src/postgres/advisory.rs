@@ -10,10 +10,10 @@ use tenure::{Error, Holder, Name, Owner, Share};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::Argument;
+use super::client::Argument;
 use super::failure::read_only;
 use super::read::column;
-use super::server::{Client, How};
+use super::source::{Client, How};
 use crate::advisory::locks::digest;
 use crate::advisory::{Found, Live, Locks, hex_digest};
 use crate::table::failure::unexpected;

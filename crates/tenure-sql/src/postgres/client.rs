@@ -6,11 +6,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row, Statement};
 
-use super::Argument;
-
 /// Use at which a statement is prepared. A short command does not pay for it, and others save the
 /// server more than half of its work.
 const PREPARED_FROM: u32 = 4;
+
+/// An argument of a statement.
+pub(super) type Argument<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// A connection.
 pub(super) struct Prepared {

@@ -152,14 +152,16 @@ pub(super) fn is_beyond_limit(error: &Error) -> bool {
     error.kind() == ErrorKind::Refused && error.to_string().starts_with(LIMIT)
 }
 
-/// Runs a statement again, so many times at most, while the server undoes it because of another
+/// How often a statement is run that the server has undone because of another transaction.
+const TRIES: u32 = 10;
+
+/// Runs a statement again, [`TRIES`] times at most, while the server undoes it because of another
 /// transaction.
 pub(super) async fn while_overtaken<T, F: Future<Output = Result<T, tokio_postgres::Error>>>(
-    tries: u32,
     mut run: impl FnMut() -> F,
 ) -> Result<T, tokio_postgres::Error> {
     let mut answer = run().await;
-    for _ in 1..tries {
+    for _ in 1..TRIES {
         match answer {
             Err(error) if is_overtaken(&error) => answer = run().await,
             _ => break,

@@ -15,10 +15,8 @@ use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
-use super::Argument;
-use super::dial::{Hello, hello};
+use super::client::Argument;
 use super::failure::{self, translate_contact};
-use super::server::{How, TRIES};
 use super::statements::BETWEEN_TRANSACTIONS;
 use crate::table::failure::open_transaction;
 use crate::table::{Borrowed, Failed, Lent, Worker, lend, lend_by};
@@ -132,12 +130,12 @@ impl Lender {
         Self { pool: Arc::new(pool), table }
     }
 
-    /// Looks at the table.
-    pub(super) async fn check(&self, how: &How, create: bool) -> Result<(Hello, Instant), Error> {
+    /// Looks at the table, as `look` does on a connection.
+    pub(super) async fn check<T>(&self, look: impl AsyncFnOnce(&tokio_postgres::Client) -> Result<T, Error>) -> Result<T, Error> {
         let mut borrowed = self.lend(Instant::now() + CONTACT).await.map_err(|failed| failed.error)?;
         let Some(lent) = borrowed.client() else { return Err(open_transaction()) };
         lent.client().batch_execute(BETWEEN_TRANSACTIONS).await.map_err(|error| self.failed(&error).error)?;
-        let checked = hello(lent.client(), how, create).await;
+        let checked = look(lent.client()).await;
         if !checked.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unreachable) {
             borrowed.give_back();
         }
@@ -200,5 +198,5 @@ impl Worker for Lender {
 async fn run(client: &tokio_postgres::Client, job: &Job) -> Result<Vec<Row>, tokio_postgres::Error> {
     let arguments: Vec<Argument<'_>> =
         job.arguments.iter().map(|(value, kind)| (value as &(dyn ToSql + Sync), kind.clone())).collect();
-    failure::while_overtaken(TRIES, || client.query_typed(&job.sql, &arguments)).await
+    failure::while_overtaken(|| client.query_typed(&job.sql, &arguments)).await
 }

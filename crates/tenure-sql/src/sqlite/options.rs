@@ -136,6 +136,26 @@ impl Options {
     }
 }
 
+/// Opens the lock file at `path`, for this user alone if it has to be made: [`Options::open`].
+///
+/// # Errors
+/// As [`Options::open`].
+pub fn open(path: impl AsRef<Path>) -> Result<SqliteStore, Error> {
+    Options::new(path.as_ref()).open()
+}
+
+/// A [`Locker`] on the lock file at `path`: [`Options::connect`].
+///
+/// # Errors
+/// As [`Options::open`].
+///
+/// # Cancel safety
+/// A dropped future may leave an empty lock file behind.
+pub async fn connect(path: impl AsRef<Path> + Send) -> Result<Locker, Error> {
+    let options = Options::new(path.as_ref());
+    options.connect().await
+}
+
 /// The absolute path: it means the same file after a change of directory, and is none of SQLite's
 /// special names.
 fn checked(path: &Path) -> Result<PathBuf, Error> {
