@@ -1,5 +1,6 @@
 //! The command line: commands, flags and their help.
 
+mod common;
 mod help;
 mod stores;
 
@@ -10,7 +11,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tenure::{Fence, Share, parse_duration};
 
-use self::help::{ACQUIRE_HELP, AFTER, BREAK_HELP, LEAD_HELP, RUN_HELP, SHOW_HELP, STORE_HELP};
+pub(crate) use self::common::Common;
+use self::help::{ACQUIRE_HELP, AFTER, BREAK_HELP, LEAD_HELP, RUN_HELP, SHOW_HELP};
 pub(crate) use self::stores::{Admit, Migration};
 
 /// Let one process at a time do a thing, across processes and machines.
@@ -76,19 +78,6 @@ pub(crate) struct PassedOn {
     /// See --help behind it
     #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     _args: Vec<OsString>,
-}
-
-/// Flags of every command that talks to a store.
-#[derive(Args, Debug)]
-pub(crate) struct Common {
-    #[arg(long, value_name = "URL", help = STORE_HELP)]
-    pub(crate) store: Option<OsString>,
-    /// Say nothing but errors
-    #[arg(short, long, conflicts_with = "verbose")]
-    pub(crate) quiet: bool,
-    /// Say who holds the name, and what is taken and released
-    #[arg(short, long)]
-    pub(crate) verbose: bool,
 }
 
 /// Kind of the lock. All clients of a name say the same.

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::Common;
+use super::common::Common;
 use super::help::MIGRATION_HELP;
 
 #[derive(Args, Debug)]

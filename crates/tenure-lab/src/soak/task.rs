@@ -1,6 +1,7 @@
 //! One task of a soak: takes names of every kind, does what a guard can do, and lets go in every way there is.
 
 mod names;
+mod rounds;
 
 use std::io;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use tenure_testkit::history::{At, nanos};
 use tokio::time::sleep;
 
 pub(super) use self::names::Takes;
+use self::names::{MUTEXES, PERMITS, SHARED};
 use super::acquisition::compare;
 use super::referee::{Entrance, Told};
 use super::report::{Outage, Tally};
@@ -19,10 +21,6 @@ use crate::cut::cut_off;
 
 /// The longest that one who waits for ever may wait.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The names, and what is taken of each.
-const MUTEXES: [&str; 2] = ["m", "n"];
-const SHARED: &str = "rw";
-const PERMITS: &str = "sem";
 
 pub(super) struct Task {
     pub(super) who: String,
