@@ -21,11 +21,11 @@ impl Quorum {
         let mut names: HashMap<Name, Vec<(Holder, bool)>> = HashMap::new();
         while let Some((_, answer)) = round.next().await {
             match answer {
-                Ok((entries, votes)) => {
+                Ok((entries, has_vote)) => {
                     answered += 1;
-                    voted += usize::from(votes);
+                    voted += usize::from(has_vote);
                     for entry in entries {
-                        names.entry(entry.name).or_default().extend(entry.holders.into_iter().map(|holder| (holder, votes)));
+                        names.entry(entry.name).or_default().extend(entry.holders.into_iter().map(|holder| (holder, has_vote)));
                     }
                 }
                 Err(failed) => failures.push(failed),
