@@ -321,15 +321,16 @@ impl Actor {
             let checked = self.ask(Frame::check_all([path.as_str()])).await;
             checked.and_then(|reply| Failed::of_transaction(&reply.body)).map(|()| None)
         } else {
-            let data = Data { owner: request.owner.clone(), share: request.share, ttl: request.ttl }.write();
-            let written = self.ask(Frame::set_data(&path, &data)).await;
-            written.and_then(|reply| Ok(Some(Reading(&reply.body).stat().ok_or(Failed::Garbled)?.mzxid)))
+            let data = Data { owner: request.owner.clone(), share: request.share, ttl: request.ttl };
+            let mut pending = self.entry.state().write(self.entry.session(), &path, &data);
+            answer(&mut pending).await.and_then(|reply| Ok(Some(Reading(&reply.body).stat().ok_or(Failed::Garbled)?.mzxid)))
         };
         match answer {
             Ok(zxid) => {
                 if let Some(zxid) = zxid {
                     let mut state = self.entry.state();
-                    (state.fence, state.written) = (fence(zxid), request.ttl);
+                    state.fence = fence(zxid);
+                    state.shows(request.ttl);
                 }
                 self.hold(request, &store)
             }

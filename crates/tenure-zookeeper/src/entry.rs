@@ -9,7 +9,9 @@ use tenure::{Error, Fence, Name, Owner, Share};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::session::Session;
+use crate::nodes::Data;
+use crate::session::{Pending, Session};
+use crate::wire::Frame;
 
 /// A session, for as long as a node of ours may be in it.
 #[derive(Debug)]
@@ -94,11 +96,28 @@ pub(crate) struct State {
     pub(crate) until: Instant,
     pub(crate) since: Instant,
     pub(crate) ttl: Duration,
-    /// The ttl that its node shows to others.
+    /// The ttl that its node is known to show to others. It may show a longer one.
     pub(crate) written: Duration,
+    /// The ttl of the last write that was sent.
+    pub(crate) sent: Duration,
     /// For how long a waiter is kept, and for how long it is served.
     pub(crate) entry_ttl: Duration,
     pub(crate) handoff_ttl: Duration,
+}
+
+impl State {
+    /// Writes the data of its node. Writes are sent in the order of the lock of this state.
+    pub(crate) fn write(&mut self, session: &Session, path: &str, data: &Data) -> Pending {
+        // Nobody knows yet whether it arrives.
+        (self.sent, self.written) = (data.ttl, self.written.min(data.ttl));
+        let [pending] = session.ask_all([Frame::set_data(path, &data.write())]);
+        pending
+    }
+
+    /// Notes that a write is answered. A later one may have shown less.
+    pub(crate) fn shows(&mut self, ttl: Duration) {
+        self.written = self.sent.min(ttl);
+    }
 }
 
 impl Entry {
@@ -110,6 +129,7 @@ impl Entry {
             phase: Phase::Asked,
             released: false,
             written: shown_ttl(request),
+            sent: shown_ttl(request),
             node: None,
             fence: None,
             until: now + request.ttl,

@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use tenure::store::RenewReply;
@@ -16,7 +15,7 @@ use crate::entry::{Entry, Slot};
 use crate::failure::{Failed, NO_NODE, no_answer, too_long};
 use crate::inner::Inner;
 use crate::nodes::Data;
-use crate::session::{Pending, Reply, Session, answer};
+use crate::session::{Reply, Session, answer};
 use crate::wire::Frame;
 
 /// Number of nodes that one transaction checks: a message may have 1 MiB.
@@ -69,7 +68,7 @@ impl Inner {
         }
         let all = session.ask(Frame::check_all(batch.iter().map(|asked| asked.path.as_str()))).await;
         let done = all.and_then(|reply| Failed::of_transaction(&reply.body));
-        let answers: Vec<_> = match done {
+        let mut answers: Vec<_> = match done {
             Ok(()) => batch.iter().map(|asked| self.renewed(asked, Ok(()))).collect(),
             // One is gone or may not be read, and the answer does not say which. So each is asked for by itself.
             Err(Failed::Code(_)) => {
@@ -80,8 +79,11 @@ impl Inner {
             }
             Err(failed) => batch.iter().map(|asked| self.renewed(asked, Err(failed))).collect(),
         };
-        let renewed = batch.iter().zip(&answers).filter(|(_, answer)| matches!(answer, Ok(RenewReply::Renewed)));
-        show(renewed.map(|(asked, _)| asked), session).await;
+        let renewed = batch.iter().zip(&mut answers).filter(|(_, answer)| matches!(answer, Ok(RenewReply::Renewed)));
+        for (asked, answer, failed) in show(renewed, session).await {
+            // The next renewal writes it again.
+            *answer = self.renewed(asked, Err(failed)).map_err(Error::maybe_applied);
+        }
         answers
     }
 
@@ -102,37 +104,29 @@ impl Inner {
     }
 }
 
-/// A node whose data is to show a longer ttl.
-struct Showing<'a> {
-    entry: &'a Entry,
-    pending: Pending,
-    is_done: bool,
-}
-
-impl Drop for Showing<'_> {
-    fn drop(&mut self) {
-        if !self.is_done {
-            // The next renewal writes it again.
-            self.entry.state().written = Duration::ZERO;
-        }
-    }
-}
-
-/// Shows longer ttls to others, before a holder counts on them.
-async fn show<'a>(renewed: impl Iterator<Item = &'a Asked<'a>>, session: &Session) {
+/// Shows longer ttls to others, before a holder counts on them. Returns those whose write has no answer, and those that are gone.
+async fn show<'a, T>(renewed: impl Iterator<Item = (&'a Asked<'a>, T)>, session: &Session) -> Vec<(&'a Asked<'a>, T, Failed)> {
     let mut all = Vec::new();
-    for Asked { lease, entry, path, .. } in renewed {
+    for (asked, renewal) in renewed {
+        let Asked { lease, entry, path, .. } = asked;
         let mut state = entry.state();
         // A downgrade that is under way shows it as well.
         if state.written < lease.ttl && state.share == lease.share {
-            state.written = lease.ttl;
-            // The owner of now: requests are sent in the order of these locks.
-            let data = Data { owner: state.owner.clone(), share: state.share, ttl: lease.ttl };
-            let [pending] = session.ask_all([Frame::set_data(path, &data.write())]);
-            all.push(Showing { entry, pending, is_done: false });
+            // Another renewal may be showing a longer one just now.
+            let ttl = lease.ttl.max(state.sent);
+            // The owner of now: writes are sent in the order of these locks.
+            let data = Data { owner: state.owner.clone(), share: state.share, ttl };
+            all.push((asked, renewal, ttl, state.write(session, path, &data)));
         }
     }
-    for mut one in all {
-        one.is_done = answer(&mut one.pending).await.is_ok();
+    let mut failures = Vec::new();
+    for (asked, renewal, ttl, mut pending) in all {
+        match answer(&mut pending).await {
+            Ok(_) => asked.entry.state().shows(ttl),
+            // The server refuses to write it. The lease is there all the same.
+            Err(Failed::Code(code)) if code != NO_NODE => {}
+            Err(failed) => failures.push((asked, renewal, failed)),
+        }
     }
+    failures
 }

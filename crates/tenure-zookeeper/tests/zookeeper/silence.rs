@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use crate::requests::{TTL, busy, granted, lease, owner, request};
-use crate::tap::{CONNECT, CREATE, CREATE_CONTAINER, DELETE, Tap};
+use crate::tap::{CONNECT, CREATE, CREATE_CONTAINER, DELETE, SET_DATA, Tap};
 use crate::{PATIENCE, gone, open};
 
 /// The leader may be about to end the session, although its own server still takes requests. To connect is a sign of life.
@@ -68,6 +68,35 @@ async fn a_try_for_a_busy_name_leaves_no_node() {
     assert!(tap.has_lost());
     direct.release(&lease("x", &held), Duration::ZERO).await.unwrap();
     gone(&*direct, "x", "the node of the try is left").await;
+}
+
+/// Others see what a holder counts on, also if the connection breaks behind the check of its node.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_whose_longer_ttl_is_not_shown_is_no_renewal() {
+    let (tap, chroot) = (Tap::start(Server::shared().addr()), Server::fresh_chroot());
+    let direct = open(&Server::shared().url(&chroot)).await;
+    let behind = open(&(Server::url_at(tap.addr(), &chroot) + "?timeout=5s")).await;
+    let held = request("x", &owner());
+    granted(&behind, &held).await;
+    let longer = [held.lease().with_ttl(2 * TTL)];
+    tap.lose_next(SET_DATA);
+    let renewed = async {
+        loop {
+            // The second one finds that the first one writes.
+            let (first, second) = tokio::join!(behind.renew(&longer), behind.renew(&longer));
+            let answers = [first, second].map(|mut answers| answers.remove(0));
+            for error in answers.iter().filter_map(|answer| answer.as_ref().err()) {
+                assert!(error.is_transient(), "{error:?}");
+            }
+            if answers.iter().any(Result::is_ok) {
+                return answers;
+            }
+        }
+    };
+    let answers = timeout(PATIENCE, renewed).await.expect("it is not written again");
+    assert!(tap.has_lost());
+    let shown = direct.inspect(Some(&held.name)).await.unwrap().remove(0).holders.remove(0);
+    assert_eq!(shown.ttl, Some(longer[0].ttl), "{answers:?}");
 }
 
 /// Two nodes of one lease take two permits.

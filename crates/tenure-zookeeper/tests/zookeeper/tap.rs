@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 pub(crate) const CONNECT: i32 = 0;
 pub(crate) const CREATE: i32 = 1;
 pub(crate) const DELETE: i32 = 2;
+pub(crate) const SET_DATA: i32 = 5;
 const SYNC: i32 = 9;
 const LIST: i32 = 12;
 pub(crate) const CREATE_CONTAINER: i32 = 19;
