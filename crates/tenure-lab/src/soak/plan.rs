@@ -1,4 +1,4 @@
-//! What a soak does, and where.
+//! The plan of a soak, and where it runs.
 
 use std::time::Duration;
 

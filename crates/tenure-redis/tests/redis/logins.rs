@@ -74,7 +74,7 @@ async fn the_sentinels_are_logged_in_to_by_their_own_function() {
     locks.mutex("door").acquire().await.unwrap().release().await.unwrap();
 }
 
-/// What stands before the server has lost it for some seconds, and says so to whoever connects anew.
+/// A lock stands before the server has lost it for some seconds, and the server says so on each new connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_goes_on_while_a_proxy_refuses_new_connections() {
     for answer in ["-DENIED no upstream\r\n", "-ERR upstream failure\r\n", "HTTP/1.1 502 Bad Gateway\r\n\r\n"] {

@@ -1,4 +1,4 @@
-//! What a majority knows of its names.
+//! Returns what a majority knows of its names.
 
 use std::collections::HashMap;
 use std::sync::Arc;

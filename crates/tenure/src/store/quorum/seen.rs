@@ -1,4 +1,4 @@
-//! What the nodes say about one of them that has lost its data, and what follows.
+//! The answers of the nodes about one of them that has lost its data, and what follows.
 
 use std::time::Duration;
 
