@@ -132,11 +132,17 @@ pub(crate) fn translate(error: &RedisError) -> Error {
     Error::unreachable(format!("the connection failed: {error}")).maybe_applied()
 }
 
+/// Beginning of what is told of an answer that no server of this protocol gives.
+const SENSELESS: &str = "the server gave an answer that makes no sense here";
+
+/// Whether an answer means nothing here. It may be that of a proxy which has no server behind it.
+pub(crate) fn is_unknown(error: &Error) -> bool {
+    error.kind() == ErrorKind::Refused && [UNKNOWN.what, SENSELESS].iter().any(|what| error.to_string().starts_with(what))
+}
+
 /// An answer that no server of this protocol gives.
 pub(crate) fn unexpected(what: impl std::fmt::Display) -> Error {
-    Error::refused(format!("the server gave an answer that makes no sense here: {what}"))
-        .maybe_applied()
-        .with_hint("make sure that it is a Redis or Valkey server")
+    Error::refused(format!("{SENSELESS}: {what}")).maybe_applied().with_hint("make sure that it is a Redis or Valkey server")
 }
 
 /// Nothing was sent: the submission queue is full.

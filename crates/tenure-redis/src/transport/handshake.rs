@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::transport::contact::Contact;
 use crate::transport::dial::{Peer, dial};
-use crate::transport::failure::{translate, translate_answer};
+use crate::transport::failure::{is_unknown, translate, translate_answer};
 use crate::transport::link::{Identity, Link, Wire};
 use crate::transport::multiplex::Multiplexed;
 use crate::transport::push::{Pushes, Source};
@@ -48,7 +48,8 @@ pub(crate) async fn establish(
         let client = peer.with_login(&login).map_err(|error| translate(&error))?;
         establish_as(&client, limit, predecessors, pushes, asks_role).await
     };
-    peer.credentials.log_in(attempt).await
+    let told = |error| if is_unknown(&error) { peer.credentials.refused_for_now(error) } else { error };
+    peer.credentials.log_in(attempt).await.map_err(told)
 }
 
 async fn establish_as(

@@ -18,7 +18,8 @@ use crate::{Error, ErrorKind};
 
 /// Time after which a login that is not given yet is asked for anew.
 const LONGEST_ASK: Duration = Duration::from_secs(30);
-/// For how long logins may be refused after one was accepted: some take so long to hand a new password to each of their machines.
+/// For how long a login may be refused whose predecessor was accepted: some take so long to hand a new password to each of
+/// their machines.
 const ROTATION: Duration = Duration::from_secs(120);
 
 /// A user and a password. A missing one is taken from the store's URL.
@@ -76,10 +77,10 @@ impl fmt::Debug for Login {
 /// ```
 ///
 /// # When a login is refused
-/// A login of a file or a function is first asked for again, and tried if it is another. If an earlier login at the same
-/// server was accepted, refusals of up to 120 s are [`Unavailable`](ErrorKind::Unavailable), because the server may know the
-/// new password before the file has it, and a proxy may refuse for its own reasons while it has no server behind it. A wait
-/// goes on meanwhile. Later refusals, and those of a first login, are [`Refused`](ErrorKind::Refused).
+/// A login that stays is refused for good. One of a file or a function is first asked for again, and tried if it is
+/// another. If an earlier login at the same server was accepted, refusals of up to 120 s are
+/// [`Unavailable`](ErrorKind::Unavailable): the server may know the new password before the file has it. A wait goes on
+/// meanwhile. Later they are [`Refused`](ErrorKind::Refused).
 ///
 /// # Clones
 /// Clones share one question: while a file is read or a function is asked, nobody asks again, for 30 s at most.
@@ -258,17 +259,24 @@ impl Credentials {
             if again != login {
                 outcome = attempt(again).await;
             }
-        }
-        if is_refused(&mut outcome)
-            && self.told.may_pass()
-            && let Some(refusal) = outcome.as_mut().err().and_then(error)
-        {
-            *refusal = refusal.clone().with_kind(ErrorKind::Unavailable);
+            if is_refused(&mut outcome)
+                && let Some(refusal) = outcome.as_mut().err().and_then(error)
+            {
+                *refusal = self.refused_for_now(refusal.clone());
+            }
         }
         if outcome.is_ok() {
             self.told.accept();
         }
         outcome
+    }
+
+    /// Returns the refusal of a new connection as [`Unavailable`](ErrorKind::Unavailable) where the next one may be accepted, that
+    /// is for 120 s after one was. For authors of stores, about answers that say nothing of the login: a proxy may give them while it
+    /// has no server behind it.
+    #[must_use]
+    pub fn refused_for_now(&self, refusal: Error) -> Error {
+        if self.told.may_pass() { refusal.with_kind(ErrorKind::Unavailable) } else { refusal }
     }
 }
 

@@ -107,7 +107,7 @@ async fn a_refused_login_is_asked_for_once_more() {
     assert_eq!(asked.load(Ordering::SeqCst), 2);
     let fixed = Credentials::from(Login::of_password("0"));
     takes(&fixed, "0").await.unwrap();
-    assert_eq!(takes(&fixed, "1").await.unwrap_err().kind(), ErrorKind::Unavailable, "a proxy may refuse for a while as well");
+    assert_eq!(takes(&fixed, "1").await.unwrap_err().kind(), ErrorKind::Refused, "it will be the same again");
 }
 
 /// The file may get the new password later than the server.
