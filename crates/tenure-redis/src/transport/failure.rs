@@ -132,7 +132,7 @@ pub(crate) fn translate(error: &RedisError) -> Error {
     Error::unreachable(format!("the connection failed: {error}")).maybe_applied()
 }
 
-/// Beginning of what is told of an answer that no server of this protocol gives.
+/// Beginning of the message about an answer that no server of this protocol gives.
 const SENSELESS: &str = "the server gave an answer that makes no sense here";
 
 /// Whether an answer means nothing here. It may be that of a proxy which has no server behind it.
