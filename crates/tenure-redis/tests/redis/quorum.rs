@@ -307,6 +307,7 @@ async fn a_renewal_at_a_restarted_server_is_noted_in_its_new_memory() {
     let (held, _) = granted(&store, "door", LONG).await;
     first.kill();
     first.restart();
+    first.wait_until_loaded();
     let is_noted = || first.cli("HEXISTS tenure:node floor") == "0" && !first.cli("ZSCORE tenure:node:ends door").is_empty();
     let noted = async {
         while !is_noted() {

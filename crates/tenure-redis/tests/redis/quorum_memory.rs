@@ -216,6 +216,7 @@ async fn renewals_begin_the_admission_of_a_server_that_is_slow() {
     let (held, _) = granted(&store, "door", LONG).await;
     let (first, proxy) = &all.servers[0];
     first.restart();
+    first.wait_until_loaded();
     proxy.cut();
     proxy.delay(Duration::from_millis(100));
     let begun = async {
@@ -262,13 +263,16 @@ async fn a_released_lease_does_not_come_back_with_a_copy() {
         wait_for("all to be free", || all.servers.iter().all(has(0))).await;
         for (server, proxy) in &all.servers {
             server.restart();
+            server.wait_until_loaded();
             proxy.cut();
             assert_eq!(server.command(&["EXISTS", "door"]), 1);
         }
         store.admit().await.unwrap();
         let (next, _) = granted(&store, "door", LONG).await;
         wait_for("the others to drop it", || {
-            all.servers.iter().all(|(server, _)| server.cli("GET door") == next.owner.to_string())
+            let has =
+                |server: &RedisServer| server.cli("TYPE door") == "string" && server.cli("GET door") == next.owner.to_string();
+            all.servers.iter().all(|(server, _)| has(server))
         })
         .await;
         let gate = store.acquire(&asks("gate", LONG)).await;

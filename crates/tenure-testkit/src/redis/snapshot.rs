@@ -40,10 +40,15 @@ impl RedisServer {
         remove_data(self.dir());
         copy_data(snapshot.0.path(), self.dir());
         self.restart();
-        wait_until(START, "redis-server to load its data", || self.info("persistence", "loading") == "0");
+        self.wait_until_loaded();
         if !self.dir().join(DATA[0]).exists() && !self.dir().join(DATA[1]).exists() {
             let _ = fs::remove_file(self.dir().join(DUMP));
         }
+    }
+
+    /// Waits until it has read the data with which it was started. Before that it refuses most commands.
+    pub fn wait_until_loaded(&self) {
+        wait_until(START, "redis-server to load its data", || self.info("persistence", "loading") == "0");
     }
 
     /// One field of a section of `INFO`.
