@@ -657,6 +657,22 @@ async fn a_name_is_shown_as_held_by_one_server_beside_one_that_does_not_vote() {
     assert!(entries.iter().any(|entry| entry.holders.iter().any(|holder| holder.owner == held.owner)), "{entries:?}");
 }
 
+/// All have lost their data, one after another. How far they had counted stands in the notes alone.
+#[tokio::test]
+async fn an_admission_counts_on_from_what_is_noted() {
+    let (servers, url) = new_servers(3);
+    let store = quorum(&url).await;
+    assert_eq!(fence_of(&store, &asks("door", LONG)).await, None);
+    let noted = 999_000_000_000_000_u64;
+    wait_for("all to be entered", || servers.iter().all(|server| server.cli("HEXISTS tenure:node loss") == "1")).await;
+    for server in &servers {
+        server.command(&["HSET", "tenure:node", "note", &format!("600000 0 {noted}")]);
+    }
+    store.admit().await.unwrap();
+    let (_, fence) = granted(&store, "door", LONG).await;
+    assert!(fence.counter() > noted, "{fence}");
+}
+
 /// Whatever an operator's `tenure admit` had done when it was dropped, the next one makes it whole.
 #[tokio::test]
 async fn an_admission_that_is_dropped_half_way_is_made_whole_by_the_next() {

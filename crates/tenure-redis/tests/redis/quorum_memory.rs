@@ -244,42 +244,6 @@ async fn a_client_finds_out_that_a_server_is_another_than_it_was() {
     assert!(!votes && matches!(renewed[..], [Ok(RenewReply::Renewed)]), "{renewed:?}");
 }
 
-/// All of a majority come back as they were before it was released.
-#[tokio::test]
-async fn a_released_lease_does_not_come_back_with_a_copy() {
-    for share in [Share::MUTEX, Share::READ] {
-        let all = three(false);
-        let store = quorum(&patient(&all.url())).await;
-        let others = |server: &RedisServer| server.cli("SET gate another");
-        let long = asks("door", Duration::from_secs(7_200)).with_share(share);
-        assert!(fence_of(&store, &long).await.is_some());
-        let has = |exists: i64| move |(server, _): &(RedisServer, _)| server.command(&["EXISTS", "door"]) == exists;
-        wait_for("all to grant it", || all.servers.iter().all(has(1))).await;
-        for (server, _) in &all.servers {
-            others(server);
-            server.cli("SAVE");
-        }
-        release(&store, &long).await;
-        wait_for("all to be free", || all.servers.iter().all(has(0))).await;
-        for (server, proxy) in &all.servers {
-            server.restart();
-            server.wait_until_loaded();
-            proxy.cut();
-            assert_eq!(server.command(&["EXISTS", "door"]), 1);
-        }
-        store.admit().await.unwrap();
-        let (next, _) = granted(&store, "door", LONG).await;
-        wait_for("the others to drop it", || {
-            let has =
-                |server: &RedisServer| server.cli("TYPE door") == "string" && server.cli("GET door") == next.owner.to_string();
-            all.servers.iter().all(|(server, _)| has(server))
-        })
-        .await;
-        let gate = store.acquire(&asks("gate", LONG)).await;
-        assert!(matches!(gate, Ok(AcquireReply::Busy(_))), "a key of another client has no end: {gate:?}");
-    }
-}
-
 /// Time until the latest end that a server knows of a name, ms. None without one.
 fn end_of(server: &RedisServer, name: &str) -> Option<i64> {
     const LEFT: &str = "return (redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0) - redis.call('TIME')[1] * 1000";

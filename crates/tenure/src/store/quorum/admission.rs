@@ -74,7 +74,7 @@ impl Admission {
     /// Admits every node that does not vote, without a wait.
     pub(super) async fn now(&self) -> Result<(), Error> {
         let memories = join_all(self.nodes.iter().map(|node| node.memory())).await;
-        let counter = memories.iter().flatten().filter_map(Memory::counter).max().unwrap_or(0);
+        let counter = memories.iter().flatten().map(Memory::counted).max().unwrap_or(0);
         let lost: Vec<_> =
             self.nodes.iter().zip(&memories).filter_map(|(node, memory)| Some((node, memory.as_ref().ok()?.loss()?))).collect();
         // All of them before the first votes, so that an admission that is cut off goes on with the next acquisition.

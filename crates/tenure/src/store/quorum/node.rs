@@ -101,8 +101,12 @@ pub enum Vote {
 }
 
 impl Memory {
-    pub(super) const fn counter(&self) -> Option<u64> {
-        if let Vote::Given { counter } = self.vote { Some(counter) } else { None }
+    /// How far the node knows that names were counted.
+    pub(super) fn counted(&self) -> u64 {
+        match &self.vote {
+            Vote::Given { counter } => *counter,
+            Vote::Lost { note, .. } => Noted::read(note).counter,
+        }
     }
 
     pub(super) fn loss(&self) -> Option<(&str, &str)> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::absence::{Clock, NEW, Noted, SETTLED};
-use super::node::{Memory, Vote};
+use super::node::Memory;
 
 /// How long a node stays out if too few others know when leases end.
 const LONGEST: Duration = Duration::from_secs(3_600);
@@ -123,16 +123,13 @@ impl Seen<'_> {
 
     /// The largest counter from before that the others know.
     fn counted(&self) -> u64 {
-        let counter = |answer: &&Answer| match &answer.memory.vote {
-            Vote::Given { counter } => *counter,
-            Vote::Lost { note, .. } => Noted::read(note).counter,
-        };
-        self.others.iter().map(counter).max().unwrap_or(0)
+        self.others.iter().map(|answer| answer.memory.counted()).max().unwrap_or(0)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::node::Vote;
     use super::*;
 
     const fn secs(secs: u64) -> Duration {
