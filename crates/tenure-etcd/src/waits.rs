@@ -15,7 +15,7 @@ const FEW: usize = 256;
 /// For a heartbeat whose entry another process made.
 const HANDOFF_TTL: Duration = Duration::from_millis(1_500);
 
-/// Who is in front of a waiter.
+/// The entries in front of a waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Before {
     /// Revision of the answer that says so.

@@ -11,7 +11,7 @@ pub(crate) enum Op {
     /// Takes a free name, or finds it taken by this token (if that `mine_counts`), or takes it over
     /// `from` another.
     Attempt { mine_counts: bool, from: Option<Id>, seen: u8 },
-    /// Serves those who wait, then takes the name, or an entry in the queue.
+    /// Serves the waiters, then takes the name, or an entry in the queue.
     Join,
     /// As `Join`, but first gives up what a `Take` has taken.
     Yield,

@@ -134,7 +134,7 @@ impl RedisNode {
         }
         let memory = memory_of(&only(entered.answers)?.map_err(|e| translate(&e))?, process)?;
         if *link.run_id.get_or_init(|| run.clone()) != run {
-            // It was a replica meanwhile. What is sent over this connection is sent to the server that it was.
+            // It was a replica meanwhile. This connection still stands for the run before, so the next call makes another one.
             self.store.connection.drop_link(&link);
             return Ok(None);
         }

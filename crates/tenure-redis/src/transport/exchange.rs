@@ -16,7 +16,7 @@ use crate::transport::reply::Answers;
 pub(crate) enum Repeat {
     /// Running twice, or late, is as good as running once.
     Freely,
-    /// Running late is not as good: send it again only if the first can no longer run. Else the
+    /// Running late is not as good: send it again only if the first can no longer run. If it still can, the
     /// caller has to know.
     Settled,
     /// Running twice is not as good.

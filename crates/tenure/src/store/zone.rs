@@ -16,7 +16,7 @@ pub fn refuse_zone(url: &str) -> Result<(), Error> {
     let hosts = authority.rsplit('@').next().unwrap_or_default();
     let zone = |address: &str| {
         let (address, zone) = address.split_once(']')?.0.split_once('%')?;
-        // What is no address may be a part of a password, which no message shows.
+        // Text that is not an address may be a part of a password, which no message shows.
         address.parse::<Ipv6Addr>().ok()?;
         Some(zone.strip_prefix("25").unwrap_or(zone).to_owned())
     };

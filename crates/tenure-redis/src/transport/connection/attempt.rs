@@ -60,7 +60,7 @@ impl Attempt {
         self.runtime == Handle::current().id() && self.begun.elapsed() < limit
     }
 
-    /// The connection, if it comes before `end`. Else the attempt stays, and goes on for the next caller.
+    /// The connection, if it comes before `end`. If it does not, the attempt stays, and goes on for the next caller.
     pub(super) async fn ended(attempt: &mut Option<Self>, end: Instant) -> Result<Connected, Error> {
         let task = &mut attempt.as_mut().ok_or_else(no_connection)?.task;
         let ended = timeout_at(end, task).await.map_err(|_| no_connection())?;

@@ -34,8 +34,8 @@ pub trait Node: Store {
         self.release(lease, Duration::ZERO).await
     }
 
-    /// Renews leases, and tells whether the node votes. What one that does not vote has renewed may be the copy of a lease
-    /// that has ended.
+    /// Renews leases, and tells whether the node votes. A node that does not vote may have renewed the copy of a lease that
+    /// has ended.
     async fn renew_and_vote(&self, leases: &[Lease]) -> (Vec<Result<RenewReply, Error>>, bool) {
         (self.renew(leases).await, true)
     }
