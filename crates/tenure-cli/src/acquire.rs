@@ -6,7 +6,7 @@ use crate::args::Acquire;
 use crate::config::Settings;
 use crate::event_loop::block_on;
 use crate::exit::Failure;
-use crate::give_up::give_up;
+use crate::give_up::{give_up, settle};
 use crate::keep;
 use crate::output::deliver;
 use crate::signals::{Signals, unheard_before};
@@ -43,6 +43,7 @@ async fn take(args: &Acquire) -> Result<u8, Failure> {
     for guard in guards {
         drop(guard.into_lease());
     }
+    settle(&locker).await;
     Ok(0)
 }
 

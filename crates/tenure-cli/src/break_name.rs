@@ -8,6 +8,7 @@ use tenure_stores::Options;
 use crate::args::Break;
 use crate::config::{Settings, TTL};
 use crate::exit::{Failure, REFUSED, ask, say};
+use crate::give_up::settle;
 use crate::lease::named;
 use crate::names::lock_name;
 use crate::store::{self, open_existing};
@@ -71,6 +72,7 @@ async fn break_all(locker: &Locker, name: &Name, holders: Vec<Holder>, settings:
             }
         }
     }
+    settle(locker).await;
     Ok(broken)
 }
 

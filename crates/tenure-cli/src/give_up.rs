@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::exit::Failure;
 
 /// How long a clean-up may hold up our end.
-pub(crate) const CLEAN_UP: Duration = Duration::from_secs(1);
+const CLEAN_UP: Duration = Duration::from_secs(1);
 
 /// Releases what was taken before `failure`, and says in it how that went. Nothing is left to the
 /// background. No work has begun, so no shortest hold is kept.
@@ -37,7 +37,7 @@ pub(crate) async fn left_taken(locker: &Locker, guards: Guards, unused: bool) ->
     }
     // A release without an answer is repeated in the background for as long as we are there, but
     // for a token that was given.
-    let settled = timeout(CLEAN_UP, locker.flush_releases()).await.is_ok();
+    let settled = settle(locker).await;
     // A release in the background also ends when the store refuses it, so look at the store.
     let looks = unheard.into_iter().map(|(name, until)| {
         let token = tokens.iter().find(|(taken, _)| *taken == name).map(|(_, token)| token);
@@ -46,6 +46,11 @@ pub(crate) async fn left_taken(locker: &Locker, guards: Guards, unused: bool) ->
     let unheard = join_all(looks).await.into_iter().flatten();
     left.extend(unheard.map(|(name, until)| format!("{name:?} may stay taken for up to {}", format_duration(until))));
     if left.is_empty() { None } else { Some(left.join("; ")) }
+}
+
+/// Lets what is under way in the background be done before the process ends. Returns whether it is.
+pub(crate) async fn settle(locker: &Locker) -> bool {
+    timeout(CLEAN_UP, locker.flush_releases()).await.is_ok()
 }
 
 /// Whether the store keeps the name for this token, as far as it says.

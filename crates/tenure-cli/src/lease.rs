@@ -8,6 +8,7 @@ use tenure::{Error, ErrorKind, Lease, Locker, Name, Owner, ReleaseOutcome, Share
 use crate::args::{Release, Renew};
 use crate::config::{Settings, TTL};
 use crate::exit::{Failure, LOST, about};
+use crate::give_up::settle;
 use crate::keep::{self, Asked};
 use crate::min_hold;
 use crate::names::lock_name;
@@ -22,6 +23,7 @@ pub(crate) async fn renew(args: &Renew) -> Result<u8, Failure> {
     let (lease, _) = lease(&locker, name.clone(), owner, ttl).await?;
     let lost = |error: Error| if error.kind() == ErrorKind::Lost { not_held(&name) } else { named(&name)(error) };
     locker.renew(&lease).await.map_err(lost)?;
+    settle(&locker).await;
     settings.voice.detail(format_args!("{name:?} is renewed"));
     Ok(0)
 }
@@ -65,7 +67,9 @@ async fn release_at_store(name: &Name, owner: Owner, settings: &Settings) -> Res
     if !linger.is_zero() {
         settings.voice.detail(format_args!("{name:?} stays taken for {}, as --min-hold says", format_duration(linger)));
     }
-    locker.release_lingering(&lease, linger).await.map_err(named(name))
+    let released = locker.release_lingering(&lease, linger).await.map_err(named(name));
+    settle(&locker).await;
+    released
 }
 
 /// Makes an error one that names the lock.

@@ -7,13 +7,12 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tenure::store::Features;
 use tenure::{BootTime, Error, Guards, Locker, Name, ReleaseOutcome, format_duration};
-use tokio::time::timeout;
 
 use crate::args::{Run, Taking};
 use crate::child::Child;
 use crate::config::{Settings, TTL};
 use crate::exit::{Failure, LOST, USAGE, Voice, say};
-use crate::give_up::{CLEAN_UP, give_up, left_taken};
+use crate::give_up::{give_up, left_taken, settle};
 use crate::guardian::Guardian;
 use crate::loss::{lost_before, why_lost};
 use crate::signals::{Signals, unheard, unheard_before};
@@ -214,13 +213,11 @@ fn start(command: &[OsString], plan: &Plan<'_>, guards: &Guards, guardian: &Guar
 async fn released(locker: &Locker, guards: Guards, code: u8, voice: Voice) -> u8 {
     let mut ends_with = code;
     for (name, release) in guards.release().await {
-        if matches!(release, Ok(ReleaseOutcome::Unknown { .. })) {
-            let _ = timeout(CLEAN_UP, locker.flush_releases()).await;
-        }
         if was_lost(&name, release, voice) {
             ends_with = LOST;
         }
     }
+    settle(locker).await;
     ends_with
 }
 

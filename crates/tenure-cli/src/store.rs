@@ -151,7 +151,7 @@ pub(crate) async fn admit(args: &Admit) -> Result<u8, Failure> {
             Options::Redis(options) => {
                 let quorum = options.quorum().await?;
                 if !args.force {
-                    refuse_while_a_lease_is_known(&quorum).await?;
+                    refuse_while_a_lease_may_stand(&quorum).await?;
                 }
                 Ok(quorum.admit().await?)
             }
@@ -164,14 +164,15 @@ pub(crate) async fn admit(args: &Admit) -> Result<u8, Failure> {
 }
 
 /// The operator may not know of every holder.
-async fn refuse_while_a_lease_is_known(quorum: &Quorum) -> Result<(), Failure> {
+async fn refuse_while_a_lease_may_stand(quorum: &Quorum) -> Result<(), Failure> {
     for (server, memory) in quorum.memories().await {
-        let left = memory.map_or(Duration::ZERO, |memory| memory.latest_end);
-        if !left.is_zero() {
-            let what = format!("{server} knows of a lease that lasts for {left:.0?}, so a name might have two holders");
-            let fix = "look at `tenure show`, wait for its end or break it, or say --force";
-            return Err(Failure::new(NOT_ACQUIRED, format!("{what}; {fix}")));
-        }
+        let why = match memory.map(|memory| memory.end_of_all()) {
+            Ok(Duration::ZERO) => continue,
+            Ok(left) => format!("{server} knows of a lease that lasts for {left:.0?}"),
+            Err(error) => format!("{server} does not say which leases it knows ({error})"),
+        };
+        let fix = "look at `tenure show`, wait for its end or break it, or say --force";
+        return Err(Failure::new(NOT_ACQUIRED, format!("{why}, so a name might have two holders; {fix}")));
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use crate::args::Taking;
 use crate::config::{Settings, TTL};
 use crate::exit::{Failure, UNREACHABLE, about};
-use crate::give_up::CLEAN_UP;
+use crate::give_up::settle;
 use crate::names::Names;
 use crate::observer::Observer;
 use crate::outage::Outage;
@@ -162,10 +162,10 @@ impl<'a> Plan<'a> {
         };
         let Err(failure) = ended else { return ended };
         // The dropped wait may have taken the lock. It is released before we exit.
-        match timeout(CLEAN_UP, locker.flush_releases()).await {
-            Ok(()) => Err(failure),
-            Err(_) => Err(failure.and(&format!("{} may stay taken for up to {}", self.names, format_duration(self.first_ttl())))),
+        if settle(locker).await {
+            return Err(failure);
         }
+        Err(failure.and(&format!("{} may stay taken for up to {}", self.names, format_duration(self.first_ttl()))))
     }
 
     /// How long an acquisition takes the names, if nothing is heard of it again.

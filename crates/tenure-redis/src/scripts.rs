@@ -133,19 +133,19 @@ pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
 });
 
 pub(crate) static NODE_ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
-    let first = [text!("node.lua", "node-take.lua"), "local taken = take(KEYS, ARGV)\nif taken then return taken end\n"];
+    let first = [text!("node-ends.lua", "node.lua", "node-take.lua"), "local taken = take(KEYS, ARGV)\nif taken then return taken end\n"];
     let parts = [first[0], first[1], at_a_node(), "return node_acquire(KEYS, ARGV)"];
     Script::new(&parts).or_node_function("node_acquire")
 });
 pub(crate) static NODE_RELEASE: LazyLock<Script> = LazyLock::new(|| {
-    let parts = text!("release-free.lua", "hints.lua", "node-ends.lua");
+    let parts = text!("node-ends.lua", "release-free.lua", "hints.lua");
     Script::new(&[parts, about_a_name(), text!("release.lua", "node-release.lua"), "return node_release(KEYS, ARGV)"])
         .or_node_function("node_release")
 });
 pub(crate) static NODE_CONFIRM: LazyLock<Script> = LazyLock::new(|| {
     Script::new(&[text!("node.lua", "node-confirm.lua"), "return confirm(KEYS, ARGV)"]).or_node_function("node_confirm")
 });
-pub(crate) static NODE_ENTER: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-enter.lua")]));
+pub(crate) static NODE_ENTER: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node-ends.lua", "node.lua", "node-enter.lua")]));
 pub(crate) static NODE_NOTE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-note.lua")]));
 pub(crate) static NODE_ADMIT: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-admit.lua")]));
 pub(crate) static NODE_RENEW: LazyLock<Script> = LazyLock::new(|| node_renew(text!("renew.lua"), "1"));
@@ -159,14 +159,13 @@ static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
 
 static NODE_LIBRARY: LazyLock<Library> = LazyLock::new(|| {
     let release = text!("release-free.lua", "release.lua", "node-release.lua");
-    let parts = [text!("node.lua", "node-take.lua"), at_a_node(), release, text!("node-confirm.lua", "node-functions.lua")];
+    let parts = [text!("node-ends.lua", "node.lua", "node-take.lua"), at_a_node(), release, text!("node-confirm.lua", "node-functions.lua")];
     Library::new(&parts.concat())
 });
 
-/// A renewal at a node. The first key is that of the ends.
 fn node_renew(renew: &str, step: &str) -> Script {
-    let first = [text!("node-ends.lua"), "local ends, KEYS = KEYS[1], { unpack(KEYS, 2) }\nlocal STEP = "];
-    Script::new(&[first[0], first[1], step, "\nlocal function renew()\n", renew, "end\n", text!("node-renew.lua")])
+    let first = [text!("node-ends.lua"), "local STEP = ", step, "\nlocal function renew(KEYS, ARGV)\n", renew, "end\n"].concat();
+    Script::new(&[&first, text!("node-renew.lua")])
 }
 
 /// The parts of an acquisition at a node after the first.
@@ -179,7 +178,6 @@ fn at_a_node() -> &'static str {
         "queue.lua",
         "acquire.lua",
         "hints.lua",
-        "node-ends.lua",
         "node-acquire.lua"
     )
 }

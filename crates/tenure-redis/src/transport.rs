@@ -17,4 +17,5 @@ mod multiplex;
 pub(crate) mod nodes;
 pub(crate) mod push;
 pub(crate) mod reply;
+pub(crate) mod run;
 pub(crate) mod sentinel;

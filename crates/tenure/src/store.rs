@@ -11,6 +11,7 @@ pub(crate) mod lease;
 pub(crate) mod memory;
 pub mod quorum;
 pub mod record;
+mod refusals;
 mod request;
 mod several;
 mod zone;
@@ -26,6 +27,7 @@ use futures_util::stream::BoxStream;
 pub use self::connect::connect;
 pub use self::credentials::{Credentials, Login};
 pub use self::features::{Features, operation_timeout};
+pub use self::refusals::Refusals;
 pub use self::request::{AcquireReply, Busy, Durable, Enqueue, Grant, Notice, ReleaseReply, RenewReply, Request};
 pub use self::several::{too_few, turn};
 #[doc(hidden)]
@@ -106,6 +108,10 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// A store that cannot push returns a stream that stays silent. The caller polls in any case.
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error>;
 
+    /// Waits for a moment until calls that were answered without their slower servers have reached those as well. A program that ends
+    /// before may leave a server without its release.
+    async fn settled(&self) {}
+
     /// Returns the holders of `name` and the number of its waiters. Without a name, every name that
     /// the store can tell to be a lock.
     ///
@@ -162,6 +168,14 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         Self: 'c,
     {
         (**self).watch(request)
+    }
+
+    fn settled<'a, 'b>(&'a self) -> BoxFuture<'b, ()>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        (**self).settled()
     }
 
     fn inspect<'a, 'b, 'c>(&'a self, name: Option<&'b Name>) -> BoxFuture<'c, Result<Vec<Entry>, Error>>

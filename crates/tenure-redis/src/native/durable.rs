@@ -171,11 +171,11 @@ impl RedisStore {
         let batches: Vec<&[usize]> = mutexes.chunks(BATCH).chain(shares.chunks(BATCH)).collect();
         let due = self.notes.due(leases);
         let (needed, counts) = (by.needed(), by.level == Durability::Majority);
-        let build = |_: &Link, form| {
+        let build = |link: &Link, form| {
             let mut commands = Commands::new();
             for batch in &batches {
                 let batch: Vec<&Lease> = batch.iter().map(|at| leases[*at]).collect();
-                self.add_renewal(&mut commands, &batch, At::Name, form);
+                self.add_renewal(&mut commands, &batch, At::Name, link, form);
             }
             notes::add(&mut commands, &self.layout, &due);
             if counts {

@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::future::join;
 use futures_util::stream::BoxStream;
-use redis::{RedisError, Value};
+use redis::Value;
 use tenure::store::quorum::{Clock, Confirmed, Memory, Node, Vote};
 use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, ErrorKind, Fence, Lease, Name, Owner};
@@ -27,9 +26,10 @@ use crate::native::store::{RedisStore, Settings};
 use crate::scripts::{self, Script};
 use crate::transport::commands::{Commands, Digits, millis, whole};
 use crate::transport::connection::{Connection, Exchange, Repeat};
-use crate::transport::failure::{translate, unexpected};
+use crate::transport::failure::{is_about_the_vote, is_lost, translate, unexpected};
 use crate::transport::link::Link;
 use crate::transport::reply::{only, read};
+use crate::transport::run::Run;
 
 /// Time until the next try at a node that does not know yet how long it has to wait.
 const SOON: Duration = Duration::from_secs(1);
@@ -84,8 +84,8 @@ impl RedisNode {
     /// know: what is noted there does not count.
     async fn with_vote<F: Future>(&self, call: impl Fn() -> F, end: Instant) -> Result<(F::Output, bool), Error> {
         loop {
-            // Sent first, and so executed first.
-            let (known, answer) = join(self.known(end), call()).await;
+            // Sent last, and so executed last.
+            let (answer, known) = join(call(), self.known(end)).await;
             match known? {
                 Some((link, votes)) if self.store.connection.uses(&link) => return Ok((answer, votes)),
                 _ => self.enter(end).await?,
@@ -106,34 +106,26 @@ impl RedisNode {
     async fn enter_once(&self, end: Instant) -> Result<Option<Memory>, Error> {
         let ask = |_: &Link| {
             let mut commands = Commands::new();
-            commands.add(&[b"INFO", b"server"]);
-            commands.add(&[b"INFO", b"replication"]);
+            Run::ask(&mut commands);
             commands
         };
-        let Exchange { link, answers, .. } = self.store.connection.exchange(end, Repeat::Freely, ask).await?;
-        let mut info = String::new();
-        for answer in answers {
-            info.push_str(&read::<String>(answer)?);
-        }
-        let said = |key: &str| info.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim);
-        let run = said("run_id").ok_or_else(|| unexpected("no run_id in INFO server"))?;
-        self.is_one_of_its_own(run)?;
-        // A server that was a replica has the data of another.
-        let replicas = ["master_replid2", "second_repl_offset"].map(|key| said(key).unwrap_or_default());
-        let (process, run) = (run.to_owned(), format!("{run}/{}", replicas.join("/")));
+        let Exchange { link, mut answers, .. } = self.store.connection.exchange(end, Repeat::Freely, ask).await?;
+        let run = Run::read_last(&mut answers)?;
+        self.is_one_of_its_own(&run.process)?;
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|e| Error::unavailable("the system gave no random bytes").with_source(e))?;
         let loss = format!("{:016x}", u64::from_ne_bytes(random));
         let call = |_: &Link, form| {
             let keys = [&self.store.layout.memory, &self.store.layout.ends].map(|key| whole(key.as_bytes()));
-            scripts::call(&scripts::NODE_ENTER, form, &keys, &[run.as_bytes(), loss.as_bytes()])
+            scripts::call(&scripts::NODE_ENTER, form, &keys, &[&run.process, &loss, &run.past].map(|arg| arg.as_bytes()))
         };
         let entered = self.store.connection.call(end, Repeat::Freely, &call).await?;
         if !Arc::ptr_eq(&entered.link, &link) {
             return Ok(None);
         }
-        let memory = memory_of(&only(entered.answers)?.map_err(|e| translate(&e))?, process)?;
-        if *link.run_id.get_or_init(|| run.clone()) != run {
+        let id = run.id();
+        let memory = memory_of(&only(entered.answers)?.map_err(|e| translate(&e))?, run.process)?;
+        if *link.run_id.get_or_init(|| id.clone()) != id {
             // It was a replica meanwhile. This connection still stands for the run before, so the next call makes another one.
             self.store.connection.drop_link(&link);
             return Ok(None);
@@ -156,25 +148,13 @@ impl RedisNode {
         Err(Error::new(kind, what).with_hint("name each server once"))
     }
 
-    /// The answer of a node that does not vote.
-    async fn refuse(&self, end: Instant) -> Result<AcquireReply, Error> {
-        let (until, why) = self.enter(end).await?.kept_out().unwrap_or_default();
-        let until = if until.is_zero() { SOON } else { until + A_MOMENT };
-        Ok(AcquireReply::Refused {
-            until,
-            why: format!("{self} {why}; if no lease from before stands, `tenure admit` lets it vote"),
-        })
-    }
-
-    /// Sends a request once, as to a server that is known.
-    async fn ask(&self, request: &Request, end: Instant) -> Result<(Value, bool), Outcome> {
+    /// Sends a request once. None if the node does not vote, or is another run of the server than the client knows.
+    async fn ask(&self, request: &Request, end: Instant) -> Result<Option<(Value, bool)>, Error> {
         let Request { owner, ttl, share, from, .. } = request;
         let [ttl, capacity, weight] = [millis(*ttl), u64::from(share.capacity()), u64::from(share.weight())].map(Digits::of);
         let enqueue: &[u8] = if request.enqueue == Enqueue::Heartbeat { b"keep" } else { b"none" };
-        let known = AtomicBool::new(true);
         let call = |link: &Link, form| {
             let run = link.run_id.get();
-            known.store(run.is_some(), Ordering::Relaxed);
             let keys = self.store.layout.of(&request.name);
             let memory = whole(self.store.layout.memory.as_bytes());
             let channel = self.store.connection.channel_about(&keys.name());
@@ -199,31 +179,11 @@ impl RedisNode {
         };
         let Exchange { answers, repeated, .. } = self.store.connection.call(end, Repeat::Settled, &call).await?;
         match only(answers)? {
-            Ok(answer) => Ok((answer, repeated)),
-            Err(error) if is_lost(&error) && !known.into_inner() => Err(Outcome::Unknown),
-            Err(error) if is_lost(&error) => Err(Outcome::Lost),
-            Err(error) => Err(Outcome::Failed(refusal(&error, &request.name, *share))),
+            Ok(answer) => Ok(Some((answer, repeated))),
+            Err(error) if is_lost(&error) => Ok(None),
+            Err(error) => Err(refusal(&error, &request.name, *share)),
         }
     }
-}
-
-/// Why a request has no answer.
-enum Outcome {
-    /// Nobody has asked which server this is.
-    Unknown,
-    /// The node does not vote.
-    Lost,
-    Failed(Error),
-}
-
-impl From<Error> for Outcome {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
-fn is_lost(error: &RedisError) -> bool {
-    error.code() == Some("TENURELOST")
 }
 
 /// Reads the reply of node-enter.lua.
@@ -236,13 +196,13 @@ fn memory_of(reply: &Value, run: String) -> Result<Memory, Error> {
     let span = |digits: &str| number(digits).map(Duration::from_millis);
     let words = words.ok_or_else(odd)?;
     let [time, end, new, rest @ ..] = &words[..] else { return Err(odd()) };
-    let vote = match rest {
-        ["whole", counter] => Vote::Given { counter: number(counter)? },
-        ["lost", loss, note] => Vote::Lost { loss: (*loss).to_owned(), note: (*note).to_owned() },
+    let (vote, copy) = match rest {
+        ["whole", counter] => (Vote::Given { counter: number(counter)? }, Duration::ZERO),
+        ["lost", loss, note, copy] => (Vote::Lost { loss: (*loss).to_owned(), note: (*note).to_owned() }, span(copy)?),
         _ => return Err(odd()),
     };
     let clock = Some(Clock { run, time: span(time)? });
-    Ok(Memory { vote, latest_end: span(end)?, is_new: *new == "1", clock })
+    Ok(Memory { vote, latest_end: span(end)?, copy_end: copy, is_new: *new == "1", clock })
 }
 
 #[async_trait]
@@ -272,12 +232,6 @@ impl Node for RedisNode {
 
     async fn withdraw(&self, lease: &Lease) -> Result<ReleaseReply, Error> {
         self.give_up(lease, Duration::ZERO, b"0").await
-    }
-
-    async fn renew_and_vote(&self, leases: &[Lease]) -> (Vec<Result<RenewReply, Error>>, bool) {
-        let end = self.store.renewals_end(leases);
-        let renewed = self.with_vote(|| self.store.renew_all(leases, At::Node, end), end);
-        renewed.await.unwrap_or_else(|error| (leases.iter().map(|_| Err(error.clone())).collect(), true))
     }
 
     async fn inspect_and_vote(&self, name: Option<&Name>) -> Result<(Vec<Entry>, bool), Error> {
@@ -311,17 +265,16 @@ impl Store for RedisNode {
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.store.layout.check_request(request)?;
         let end = self.store.end(request.ttl);
-        let asked = match self.ask(request, end).await {
-            Err(Outcome::Unknown) => {
-                Box::pin(self.enter(end)).await?;
-                self.ask(request, end).await
+        let (answer, repeated) = loop {
+            if let Some(answered) = self.ask(request, end).await? {
+                break answered;
             }
-            asked => asked,
-        };
-        let (answer, repeated) = match asked {
-            Ok(answer) => answer,
-            Err(Outcome::Unknown | Outcome::Lost) => return Box::pin(self.refuse(end)).await,
-            Err(Outcome::Failed(error)) => return Err(error),
+            let memory = Box::pin(self.enter(end)).await?;
+            if let Some((until, why)) = memory.kept_out() {
+                let until = if until.is_zero() { SOON } else { until + A_MOMENT };
+                let why = format!("{self} {why}; if no lease from before stands, `tenure admit` lets it vote");
+                return Ok(AcquireReply::Refused { until, why });
+            }
         };
         if let Value::Array(parts) = &answer
             && let [Value::Int(1), number] = &parts[..]
@@ -339,7 +292,19 @@ impl Store for RedisNode {
     }
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
-        self.renew_and_vote(leases).await.0
+        let end = self.store.renewals_end(leases);
+        loop {
+            let answers = self.store.renew_all(leases, At::Node, end).await;
+            if !answers.iter().any(|answer| answer.as_ref().is_err_and(is_about_the_vote)) {
+                return answers;
+            }
+            // It may be another run of the server than this client knows.
+            match self.enter(end).await {
+                Ok(memory) if memory.kept_out().is_none() => {}
+                Ok(_) => return answers,
+                Err(error) => return leases.iter().map(|_| Err(error.clone())).collect(),
+            }
+        }
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {

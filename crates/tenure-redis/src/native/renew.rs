@@ -35,7 +35,7 @@ const UNDER_WAY: usize = 3;
 pub(crate) enum At {
     /// It is the value, or one of the members, of the name.
     Name,
-    /// The same, at a node of a quorum, which notes when its leases end.
+    /// The same, at a node of a quorum, which notes when its leases end, and renews no other.
     Node,
     /// It is the value of a key beside a timestamp value in this unit.
     Beside(&'static [u8]),
@@ -154,7 +154,7 @@ impl RedisStore {
         Instant::now() + limit.mul_f64(0.9)
     }
 
-    pub(super) fn add_renewal(&self, commands: &mut Commands, leases: &[&Lease], at: At, form: Form) {
+    pub(super) fn add_renewal(&self, commands: &mut Commands, leases: &[&Lease], at: At, link: &Link, form: Form) {
         let of_shares = leases.first().is_some_and(|lease| lease.share != Share::MUTEX);
         if at == At::Field && of_shares {
             return self.add_renewal_of_redisson(commands, leases, form);
@@ -171,7 +171,8 @@ impl RedisStore {
                     (_, true) => &scripts::RENEW_SHARES,
                     (_, false) => &scripts::RENEW,
                 };
-                let mut keys: Vec<Key<'_>> = (at == At::Node).then(|| whole(self.layout.ends.as_bytes())).into_iter().collect();
+                let of_node = [&self.layout.memory, &self.layout.ends].map(|key| whole(key.as_bytes()));
+                let mut keys: Vec<Key<'_>> = if at == At::Node { of_node.to_vec() } else { Vec::new() };
                 for of_lease in &of_each {
                     keys.push(of_lease.name());
                     keys.extend(of_shares.then(|| of_lease.shares()));
@@ -181,8 +182,12 @@ impl RedisStore {
         };
         let ttls: Vec<Digits> = leases.iter().map(|lease| Digits::of(millis(lease.ttl))).collect();
         let of_leases = leases.iter().zip(&ttls).flat_map(|(lease, ttl)| [lease.owner.as_bytes(), ttl.as_bytes()]);
-        let unit = if let At::Beside(unit) = at { Some(unit) } else { None };
-        let args: Vec<&[u8]> = unit.into_iter().chain(of_leases).collect();
+        let first: Option<&[u8]> = match at {
+            At::Beside(unit) => Some(unit),
+            At::Node => Some(link.run_id.get().map_or(b"", |run| run.as_bytes())),
+            _ => None,
+        };
+        let args: Vec<&[u8]> = first.into_iter().chain(of_leases).collect();
         scripts::add_call(commands, script, form, &keys, &args);
     }
 
@@ -228,10 +233,10 @@ impl RedisStore {
         failed: &OnceLock<Error>,
     ) -> Vec<Result<Vec<RenewReply>, Error>> {
         let due = if matches!(at, At::Name | At::Node) { self.notes.due(&batches.concat()) } else { Vec::new() };
-        let pipeline = |_: &Link, form| {
+        let pipeline = |link: &Link, form| {
             let mut commands = Commands::new();
             for batch in batches {
-                self.add_renewal(&mut commands, batch, at, form);
+                self.add_renewal(&mut commands, batch, at, link, form);
             }
             // Behind the renewals, so that it keeps none of them waiting.
             notes::add(&mut commands, &self.layout, &due);

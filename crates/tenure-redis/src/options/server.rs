@@ -11,7 +11,7 @@ use redis::{
     RedisError, RedisResult, TlsCertificates,
 };
 use tenure::Error;
-use tenure::store::{Credentials, Login};
+use tenure::store::{Credentials, Refusals, Login};
 use url::Url;
 
 use crate::transport::address;
@@ -131,7 +131,7 @@ impl Server {
 
     /// The way to it.
     pub(super) fn peer(&self) -> Result<Peer, Error> {
-        Ok(Peer { client: self.client()?, credentials: self.credentials.clone() })
+        Ok(Peer { client: self.client()?, credentials: self.credentials.clone(), senseless: Refusals::default() })
     }
 
     fn client(&self) -> Result<Client, Error> {

@@ -1,5 +1,5 @@
 -- Acquires a share at a node of a quorum, if node-take.lua was not enough. After the parts of
--- acquire.lua, hints, and node-ends.
+-- acquire.lua, and hints.
 --
 -- KEYS[4] memory   see node.lua   KEYS[6] hints   see hints.lua   KEYS[7] ends   see node.lua
 -- ARGV and reply as in acquire.lua. ARGV[11] is the channel of a process that waits for the name.
@@ -10,7 +10,11 @@ local function node_acquire(keys, args)
     remember_waiter(keys[6], args[11], args[4])
   end
   if answer[1] == 1 then
-    note_end(keys[7], keys[1])
+    if args[7] ~= '' then
+      forget_end(keys[7], keys[1], args[7])
+    end
+    note_end(keys[7], keys[1], args[3], args[4])
   end
+  forget_ended(keys[7])
   return answer
 end

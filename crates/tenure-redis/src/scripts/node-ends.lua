@@ -1,22 +1,29 @@
--- Notes when the leases of a name end, as the name stands now. Prefix of other scripts. See node.lua.
+-- When the leases of a node of a quorum end. Prefix of other scripts. See node.lua.
 --
--- It reads the name, so it does not matter which call was sent first: the last that is executed leaves
--- the end that stands.
+-- Each lease that the node has granted is noted. A lease that stands without a note is not of this run of the
+-- server: it is a copy from before, or another client's, and nothing renews it here.
 
-local function note_end(ends, name)
-  local kind, till = redis.call('TYPE', name).ok, nil
-  if kind == 'string' then
-    local left = redis.call('PTTL', name)
-    if left >= 0 then
-      local time = redis.call('TIME')
-      till = string.format('%.0f', tonumber(time[1]) * 1000 + math.ceil(tonumber(time[2]) / 1000) + left)
-    end
-  elseif kind == 'zset' then
-    till = redis.call('ZREVRANGE', name, 0, 0, 'WITHSCORES')[2]
-  end
-  if till then
-    redis.call('ZADD', ends, till, name)
-  else
-    redis.call('ZREM', ends, name)
-  end
+-- Ms of this server's clock.
+local function now_ms()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+-- The member that stands for the lease of an owner.
+local function noted_as(name, owner)
+  return #name .. ':' .. name .. owner
+end
+
+-- Notes that a lease lasts for `ms` from now at least. The end of one that lasts for longer stays.
+local function note_end(ends, name, owner, ms)
+  redis.call('ZADD', ends, 'GT', string.format('%.0f', now_ms() + 1 + tonumber(ms)), noted_as(name, owner))
+end
+
+local function forget_end(ends, name, owner)
+  redis.call('ZREM', ends, noted_as(name, owner))
+end
+
+-- Forgets the leases that have ended without a release.
+local function forget_ended(ends)
+  redis.pcall('ZREMRANGEBYSCORE', ends, 1, string.format('%.0f', now_ms()))
 end

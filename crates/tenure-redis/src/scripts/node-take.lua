@@ -1,5 +1,5 @@
 -- Acquires a free mutex at a node, as most acquisitions do. First part of the acquisition, before
--- its other parts are defined. After node.lua. Called as `take(KEYS, ARGV)`.
+-- its other parts are defined. After node-ends and node.lua. Called as `take(KEYS, ARGV)`.
 --
 -- KEYS and ARGV as those of acquire.lua. KEYS[4] is the memory, KEYS[7] are the ends, see node.lua.
 -- ARGV[13] run id of the server that the client knows
@@ -22,7 +22,7 @@ local function take(keys, args)
   if not redis.call('SET', keys[1], args[3], 'PX', args[4], 'NX') then
     return nil
   end
-  redis.call('ZADD', keys[7], digits(now_ms() + 1 + tonumber(args[4])), keys[1])
+  note_end(keys[7], keys[1], args[3], args[4])
   count(memory, keys[1], number + 1, most)
   return { 1, digits(number + 1) }
 end

@@ -4,15 +4,15 @@
 --   run     identity of the server when it was last seen; another one: it may have other data
 --   loss    identifies the loss of data since which it stands
 --   note    while it does not vote: how long it has to wait and has waited, as clients noted it
+--   copy    the same while: the latest end in the data with which it came back, ms
 --   new     '1': nobody has been granted anything here since, nor before as far as is known
 --   floor   no fence from before is above it; missing: the node does not vote
 --   most    no counter is above it
 --   turned  when the floor was last raised to `most`, s
 --   =NAME   the counter of a name; missing: the floor
 --
--- Beside it the ends are a sorted set: key of a name -> latest end of a lease or a linger there, ms of
--- this server's clock. An empty member shows that none was lost. Each script writes the end of a name
--- as it leaves the name.
+-- Beside it the ends are a sorted set: lease or linger -> its end, ms of this server's clock. An empty
+-- member shows that none was lost. See node-ends.lua.
 --
 -- The counters are in the memory, so none is evicted or deleted while the node votes. Twice a day the
 -- floor is raised to `most`, and the counters, which are not above it, are dropped.
@@ -24,12 +24,6 @@ local AHEAD = 1000000
 
 local function digits(number)
   return string.format('%.0f', number)
-end
-
--- Ms of this server's clock.
-local function now_ms()
-  local time = redis.call('TIME')
-  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
 -- Has the counter of a name stand at `number`.

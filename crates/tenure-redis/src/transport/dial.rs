@@ -6,7 +6,7 @@ use std::thread;
 
 use redis::io::tcp::{TcpSettings, socket2::SockRef};
 use redis::{Client, ConnectionAddr, ConnectionInfo, RedisResult};
-use tenure::store::{Credentials, Login};
+use tenure::store::{Credentials, Login, Refusals};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
@@ -21,6 +21,8 @@ pub(crate) struct Peer {
     /// Without a login.
     pub(crate) client: Client,
     pub(crate) credentials: Credentials,
+    /// Answers that mean nothing: a proxy may give them while it has no server behind it.
+    pub(crate) senseless: Refusals,
 }
 
 impl Peer {
@@ -31,7 +33,7 @@ impl Peer {
     /// The same with another address.
     pub(crate) fn at(&self, address: ConnectionAddr) -> RedisResult<Self> {
         let client = Client::open(self.info().clone().set_addr(address))?;
-        Ok(Self { client, credentials: self.credentials.clone() })
+        Ok(Self { client, credentials: self.credentials.clone(), senseless: Refusals::default() })
     }
 
     /// A client that logs in.
@@ -47,18 +49,29 @@ impl Peer {
     }
 }
 
-/// Connects, and says where the server is: a name may lead to another one each time. None for TLS, which the
-/// client library does.
-pub(crate) async fn dial(client: &Client) -> io::Result<Option<(Box<dyn Bytes>, String)>> {
+/// A byte stream, and both ends of it.
+pub(crate) struct Dialed {
+    pub(crate) stream: Box<dyn Bytes>,
+    /// A name may lead to another server each time.
+    pub(crate) server: String,
+    /// Empty on a unix socket.
+    pub(crate) local: String,
+}
+
+/// Connects. None for TLS, which the client library does.
+pub(crate) async fn dial(client: &Client) -> io::Result<Option<Dialed>> {
     let info = client.get_connection_info();
     Ok(match info.addr() {
         ConnectionAddr::Tcp(host, port) => {
             let stream = tenure::store::connect(addresses(host, *port).await?, TcpStream::connect).await?;
             set(&stream, info.tcp_settings())?;
-            let server = stream.peer_addr()?.to_string();
-            Some((Box::new(stream), server))
+            let (server, local) = (stream.peer_addr()?.to_string(), stream.local_addr()?.to_string());
+            Some(Dialed { stream: Box::new(stream), server, local })
         }
-        ConnectionAddr::Unix(path) => Some((Box::new(UnixStream::connect(path).await?), info.addr().to_string())),
+        ConnectionAddr::Unix(path) => {
+            let stream = Box::new(UnixStream::connect(path).await?);
+            Some(Dialed { stream, server: info.addr().to_string(), local: String::new() })
+        }
         _ => None,
     })
 }

@@ -12,6 +12,14 @@ pub(crate) const COUNTER_FIX: &str = "delete the key tenure:fence (your prefix= 
 /// Code of the error for a full submission queue.
 const CROWDED: &str = "TENURECROWDED";
 
+/// Code of the error of a node of a quorum that does not vote, or is another run of the server than the client knows.
+const LOST: &str = "TENURELOST";
+
+/// Code of the error in place of an answer that makes no sense, while that is taken for an outage.
+const AWAY: &str = "TENUREAWAY";
+
+const NO_VOTE: &str = "the server may have lost its data, and does not vote";
+
 /// The meaning of a server's error.
 struct Meaning {
     /// Beginnings of the error.
@@ -50,6 +58,14 @@ const MEANINGS: &[Meaning] = &[
     unavailable(&["LOADING"], "the server is loading its data", "wait until it has"),
     unavailable(CUT_OFF, "the server is a replica without its master", "point the store URL at the master"),
     unavailable(&["CLUSTERDOWN"], "the cluster is down", "look at the state of its nodes"),
+    unavailable(&[LOST], NO_VOTE, "look at `tenure show --servers`"),
+    Meaning {
+        starts: &[AWAY],
+        kind: ErrorKind::Unavailable,
+        what: "the server, or a proxy before it, gives answers that make no sense",
+        fix: "look at what answers there",
+        maybe: true,
+    },
     unavailable(&[CROWDED], "too much waits to be sent to the server", "send less at once, or look at the link"),
     unavailable(&["BUSY"], "the server is busy with another client's script", "end it with SCRIPT KILL"),
     unavailable(&["OOM"], "the server is out of memory", "raise its maxmemory or free some"),
@@ -145,6 +161,25 @@ pub(crate) fn unexpected(what: impl std::fmt::Display) -> Error {
     Error::refused(format!("{SENSELESS}: {what}")).maybe_applied().with_hint("make sure that it is a Redis or Valkey server")
 }
 
+/// Whether an error is none that a server of this protocol gives to a command that it does not know, or cannot run.
+pub(crate) fn is_senseless(error: &RedisError) -> bool {
+    const ABOUT_COMMANDS: &[&str] =
+        &["ERR unknown", "ERR Unknown", "ERR wrong number", "ERR syntax", "ERR Function", "ERR Library", "ERR Error", "ERR EXEC", "EXECABORT", "NOSCRIPT"];
+    let text = text_of(error);
+    let is_of_a_script = error.detail().is_some_and(|detail| detail.contains("script"));
+    let has_sense = is_of_a_script || ABOUT_COMMANDS.iter().any(|start| text.starts_with(start));
+    error.code().is_some() && !has_sense && is_unknown(&translate_answer(&text))
+}
+
+/// The error in place of one that makes no sense.
+pub(crate) fn away(error: &RedisError) -> RedisError {
+    redis::make_extension_error(AWAY.to_owned(), Some(text_of(error)))
+}
+
+pub(crate) fn is_away(error: &RedisError) -> bool {
+    error.code() == Some(AWAY)
+}
+
 /// Nothing was sent: the submission queue is full.
 pub(crate) fn crowded() -> RedisError {
     redis::make_extension_error(CROWDED.to_owned(), None)
@@ -152,6 +187,16 @@ pub(crate) fn crowded() -> RedisError {
 
 pub(crate) fn is_crowded(error: &RedisError) -> bool {
     error.code() == Some(CROWDED)
+}
+
+/// Whether a node does not vote, or is another run of the server than the client knows.
+pub(crate) fn is_lost(error: &RedisError) -> bool {
+    error.code() == Some(LOST)
+}
+
+/// The same of a translated error.
+pub(crate) fn is_about_the_vote(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable && error.to_string().starts_with(NO_VOTE)
 }
 
 pub(crate) fn is_noscript(error: &RedisError) -> bool {

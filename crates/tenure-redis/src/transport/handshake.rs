@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::transport::contact::Contact;
-use crate::transport::dial::{Peer, dial};
+use crate::transport::dial::{Dialed, Peer, dial};
 use crate::transport::failure::{is_unknown, translate, translate_answer};
 use crate::transport::link::{Identity, Link, Wire};
 use crate::transport::multiplex::Multiplexed;
@@ -48,8 +48,9 @@ pub(crate) async fn establish(
         let client = peer.with_login(&login).map_err(|error| translate(&error))?;
         establish_as(&client, limit, predecessors, pushes, asks_role).await
     };
-    let told = |error| if is_unknown(&error) { peer.credentials.refused_for_now(error) } else { error };
-    peer.credentials.log_in(attempt).await.map_err(told)
+    let told = |error| if is_unknown(&error) { peer.senseless.judge(error) } else { error };
+    let established = peer.credentials.log_in(attempt).await.map_err(told)?;
+    Ok(Established { link: established.link.judged_by(&peer.senseless), ..established })
 }
 
 async fn establish_as(
@@ -79,7 +80,7 @@ async fn greet(
 ) -> RedisResult<Established> {
     let resp3 = protocol.supports_resp3();
     let subscriptions = if resp3 { pushes.subscriptions() } else { Vec::new() };
-    let (wire, server) = open(client, protocol, limit, pushes).await?;
+    let (wire, server, local) = open(client, protocol, limit, pushes).await?;
     let here: Vec<Identity> = predecessors.iter().filter(|identity| identity.server == server).cloned().collect();
     let mut handshake = pipe();
     if matches!(wire, Wire::Ours(_)) {
@@ -124,7 +125,9 @@ async fn greet(
     // One who may not ask finds out by its first write.
     let is_replica = asks_role && matches!(answer(), Ok(Value::Array(role)) if !is_master(&role));
     answer()?;
-    let link = Link::new(wire, identity);
+    let is_direct = local.is_some() && identity.as_ref().map(|identity| &identity.addr) == local.as_ref();
+    let mut link = Link::new(wire, identity);
+    link.is_direct = is_direct;
     if let Some(hears) = hears.or((!resp3).then_some(false)) {
         link.set_hears(hears);
     }
@@ -134,15 +137,15 @@ async fn greet(
     Ok(Established { link, here, predecessors_ended: killed.iter().all(Result::is_ok), is_replica })
 }
 
-/// Connects, without a login if the stream is ours. Returns where the server is, too.
+/// Connects, without a login if the stream is ours. Returns where the server is, too, and our end of the stream where it is known.
 pub(super) async fn open(
     client: &Client,
     protocol: ProtocolVersion,
     limit: Duration,
     pushes: &Arc<Pushes>,
-) -> RedisResult<(Wire, String)> {
-    if let Some((stream, server)) = dial(client).await? {
-        return Ok((Wire::Ours(Multiplexed::start(stream, Arc::clone(pushes))), server));
+) -> RedisResult<(Wire, String, Option<String>)> {
+    if let Some(Dialed { stream, server, local }) = dial(client).await? {
+        return Ok((Wire::Ours(Multiplexed::start(stream, Arc::clone(pushes))), server, Some(local)));
     }
     let contact = Arc::new(Contact::default());
     let mut config = AsyncConnectionConfig::new().set_connection_timeout(Some(limit)).set_response_timeout(None);
@@ -160,7 +163,7 @@ pub(super) async fn open(
     let login = info.redis_settings().clone().set_protocol(protocol);
     let client = Client::open(info.clone().set_redis_settings(login))?;
     let wire = Wire::Theirs(Box::new(client.get_multiplexed_async_connection_with_config(&config).await?), contact);
-    Ok((wire, info.addr().to_string()))
+    Ok((wire, info.addr().to_string(), None))
 }
 
 pub(super) fn log_in(handshake: &mut Pipeline, login: &RedisConnectionInfo, resp3: bool) {
@@ -178,8 +181,11 @@ pub(super) fn log_in(handshake: &mut Pipeline, login: &RedisConnectionInfo, resp
 }
 
 /// Whether an error of the greeting may mean that only RESP3 is refused: by a server or a proxy
-/// that does not know `HELLO`, or because the user may not send it.
+/// that does not know `HELLO`, or because the user may not send it. One that loads its data, or is busy, refuses all.
 fn is_no_resp3(error: &RedisError) -> bool {
+    if translate(error).is_transient() {
+        return false;
+    }
     let password = error.kind() == redis::ErrorKind::AuthenticationFailed || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"));
     error.kind() == redis::ErrorKind::RESP3NotSupported || error.code().is_some() && !password
 }

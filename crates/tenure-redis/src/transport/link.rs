@@ -8,11 +8,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use redis::RedisResult;
 use redis::aio::ConnectionLike;
+use tenure::store::Refusals;
 use tokio::time::{Instant, timeout_at};
 
 use crate::transport::commands::Commands;
 use crate::transport::contact::{Contact, Moment, now_ms};
-use crate::transport::failure::doubts_counter;
+use crate::transport::failure::{away, doubts_counter, is_senseless};
 use crate::transport::form::Form;
 use crate::transport::multiplex::{Multiplexed, ended};
 use crate::transport::reply::Answers;
@@ -79,6 +80,8 @@ pub(crate) struct Identity {
 pub(crate) struct Link {
     wire: Wire,
     pub(crate) identity: Option<Identity>,
+    /// The server sees the address of this end: the connection ends with the server.
+    pub(crate) is_direct: bool,
     /// Functions can be called, as far as is known.
     functions: AtomicBool,
     /// Index of the entry of [`DELETES`] that the server has, as far as is known. Beyond the end if
@@ -92,6 +95,7 @@ pub(crate) struct Link {
     pub(crate) run_id: OnceLock<String>,
     raised: Mutex<Raised>,
     contact: Arc<Contact>,
+    senseless: Refusals,
     /// The task that finds out whether the server is still the one to use.
     followed: Option<Task>,
 }
@@ -139,7 +143,13 @@ impl Link {
         // broken answer.
         let delete = AtomicUsize::new(if matches!(wire, Wire::Theirs(..)) { usize::MAX } else { 0 });
         let (functions, run_id, followed) = (AtomicBool::new(true), OnceLock::new(), None);
-        Self { wire, identity, functions, delete, hears, tracks, run_id, raised, contact, followed }
+        let senseless = Refusals::default();
+        Self { wire, identity, is_direct: false, functions, delete, hears, tracks, run_id, raised, contact, senseless, followed }
+    }
+
+    /// The same with what is known about senseless answers of its server.
+    pub(crate) fn judged_by(self, senseless: &Refusals) -> Self {
+        Self { senseless: senseless.clone(), ..self }
     }
 
     /// Starts a task that ends the use of the link, by its contact.
@@ -222,7 +232,18 @@ impl Link {
             state.at = None;
             state.doubts += 1;
         }
-        answers.map(Some)
+        answers.map(|answers| Some(self.judge(answers)))
+    }
+
+    /// Answers that make no sense are an outage for a while, if others made sense before.
+    fn judge(&self, mut answers: Answers) -> Answers {
+        let mut senseless = answers.iter_mut().filter_map(|answer| answer.as_mut().err()).filter(|error| is_senseless(error)).peekable();
+        if senseless.peek().is_none() {
+            self.senseless.accepted();
+        } else if self.senseless.is_for_now() {
+            senseless.for_each(|error| *error = away(error));
+        }
+        answers
     }
 
     /// Time for which nothing was heard, since this caller asked at `asked_at` or others asked

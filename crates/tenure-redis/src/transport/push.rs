@@ -180,6 +180,11 @@ impl Pushes {
         self.tracks.load(Ordering::Relaxed)
     }
 
+    /// Whether a link ends with the data of its server.
+    pub(crate) const fn ends_with_data(&self) -> bool {
+        self.ends_with_data
+    }
+
     /// Whether a link ends with this push. Answers that come behind it are about other data.
     pub(crate) fn ends_link(&self, push: &PushInfo) -> bool {
         let all_keys = push.kind == PushKind::Invalidate && !matches!(push.data.first(), Some(Value::Array(_)));

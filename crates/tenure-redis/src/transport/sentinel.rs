@@ -157,7 +157,7 @@ impl Sentinels {
     ) -> RedisResult<(Wire, Option<Named>)> {
         let listens = protocol.supports_resp3();
         let client = peer.with_login(login)?;
-        let (wire, _) = open(&client, protocol, limit, pushes).await?;
+        let (wire, ..) = open(&client, protocol, limit, pushes).await?;
         let mut words = pipe();
         if matches!(wire, Wire::Ours(_)) {
             log_in(&mut words, client.get_connection_info().redis_settings(), listens);

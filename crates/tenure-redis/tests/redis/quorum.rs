@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
+use crate::quorum_memory::end_of;
 use crate::subject::plant;
 use crate::{LONG, PATIENCE, patient};
 
@@ -123,7 +124,7 @@ pub(crate) async fn granted(store: &Quorum, name: &str, ttl: Duration) -> (Reque
 }
 
 /// The same of a share of the door.
-async fn granted_share(store: &Quorum, share: Share) -> (Request, Fence) {
+pub(crate) async fn granted_share(store: &Quorum, share: Share) -> (Request, Fence) {
     granted_as(store, || asks("door", LONG).with_share(share)).await
 }
 
@@ -295,28 +296,6 @@ async fn fences_rise_over_a_server_that_evicts_or_whose_clock_was_ahead() {
     }
 }
 
-/// The memory of the run before counts no more. So what is renewed before anybody has found that out is renewed once more.
-#[tokio::test]
-async fn a_renewal_at_a_restarted_server_is_noted_in_its_new_memory() {
-    let start = || RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start();
-    let all = Servers::of((0..3).map(|_| start()).collect());
-    let store = quorum(&format!("{}?timeout=200ms", all.url())).await;
-    let [(first, _), _, (_, third)] = &all.servers[..] else { unreachable!() };
-    third.refuse();
-    third.cut();
-    let (held, _) = granted(&store, "door", LONG).await;
-    first.kill();
-    first.restart();
-    first.wait_until_loaded();
-    let is_noted = || first.cli("HEXISTS tenure:node floor") == "0" && !first.cli("ZSCORE tenure:node:ends door").is_empty();
-    let noted = async {
-        while !is_noted() {
-            store.renew(&[held.lease()]).await;
-        }
-    };
-    timeout(PATIENCE, noted).await.expect("it is never noted");
-}
-
 /// Of readers, several may be granted the same number by different nodes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_that_hold_together_have_different_fences() {
@@ -449,18 +428,13 @@ async fn one_server_has_one_vote() {
 /// The next node that loses its data asks this one for how long leases may stand.
 #[tokio::test]
 async fn a_node_that_has_lost_its_data_is_told_again_for_how_long_leases_last() {
-    const LEFT: &str = "return (redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0) - redis.call('TIME')[1] * 1000";
     let (servers, url) = new_servers(3);
     let store = quorum(&url).await;
     store.admit().await.unwrap();
     for name in ["first", "second"] {
         let (brief, _) = granted(&store, name, Duration::from_secs(30)).await;
         assert!(matches!(store.renew(&[brief.lease().with_ttl(LONG)]).await[..], [Ok(RenewReply::Renewed)]));
-        let left = |server: &RedisServer| match server.command(&["EVAL", LEFT, "1", "tenure:node:ends", name]) {
-            Reply::Int(left) => left,
-            other => panic!("{other:?}"),
-        };
-        wait_for("all to remember it", || servers.iter().all(|server| left(server) > 35_000)).await;
+        wait_for("all to remember it", || servers.iter().all(|server| end_of(server, name) > Some(35_000))).await;
         servers[0].command(&["FLUSHALL"]);
         store.admit().await.unwrap();
     }

@@ -1,16 +1,19 @@
 //! Servers of a quorum that come back with other data than they had, and when they vote again.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use tenure::store::quorum::{Node, Quorum};
+use tenure::store::quorum::{Node, Quorum, Vote};
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Store};
-use tenure::{Lease, Share};
+use tenure::{ErrorKind, Lease, Share};
 use tenure_redis::Options;
-use tenure_testkit::{RedisServer, Reply, wait_until};
+use tenure_testkit::{Proxy, RedisServer, Reply, wait_until};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::quorum::{Servers, asks, fence_of, granted, quorum, release, wait_for};
+use crate::quorum::{Servers, asks, fence_of, granted, granted_share, quorum, release, wait_for};
 use crate::{LONG, PATIENCE, patient};
 
 /// Takes the server from the grant that it forgets to the copy with which it comes back.
@@ -186,26 +189,36 @@ async fn the_others_are_not_asked_as_soon_as_a_loss_is_found() {
     panic!("they are kept out at once, by what the others know then");
 }
 
-/// It was broken at two of three, one of which comes back with a copy from before. The third was away.
+/// It was broken, and then all servers come back with copies from before, one after another, and vote.
 #[tokio::test]
 async fn a_copy_renews_no_lease() {
     let all = three(true);
     let url = patient(&all.url());
     let (a, b) = (quorum(&url).await, quorum(&url).await);
-    let [(first, proxy), _, (third, to_third)] = &all.servers[..] else { unreachable!() };
-    let (broken, _) = granted(&a, "door", LONG).await;
-    wait_for("all to grant it", || all.servers.iter().all(|(server, _)| server.command(&["EXISTS", "door"]) == 1)).await;
-    let copy = first.snapshot();
-    to_third.refuse();
-    to_third.cut();
-    release(&b, &broken).await;
-    granted(&b, "door", LONG).await;
-    first.restart_with(&copy);
-    proxy.cut();
-    to_third.accept();
-    let renewed = a.renew(&[broken.lease()]).await;
-    assert!(!matches!(renewed[..], [Ok(RenewReply::Renewed)]), "two hold");
-    assert_eq!([first, third].map(|server| server.cli("GET door") == broken.owner.to_string()), [true, true]);
+    for share in [Share::MUTEX, Share::READ] {
+        let (broken, _) = granted_share(&a, share).await;
+        let has = |(server, _): &(RedisServer, Proxy)| server.command(&["EXISTS", "door"]) == 1;
+        wait_for("all to grant it", || all.servers.iter().all(has)).await;
+        let copies: Vec<_> = all.servers.iter().map(|(server, _)| server.snapshot()).collect();
+        release(&b, &broken).await;
+        wait_for("all to release it", || !all.servers.iter().any(has)).await;
+        for ((server, proxy), copy) in all.servers.iter().zip(&copies) {
+            server.restart_with(copy);
+            proxy.cut();
+            a.admit().await.unwrap();
+        }
+        assert!(all.servers.iter().all(has));
+        // Others keep their notes beside the copy.
+        let reader = if share == Share::READ { Some(granted_share(&b, share).await.0) } else { None };
+        for _ in 0..2 {
+            let renewed = a.renew(&[broken.lease()]).await;
+            assert!(matches!(renewed[..], [Ok(RenewReply::Gone)]), "two hold: {renewed:?}");
+        }
+        for lease in reader.iter().chain([&broken]) {
+            release(&b, lease).await;
+        }
+        wait_for("all to release the copies", || !all.servers.iter().any(has)).await;
+    }
 }
 
 /// Nobody asks for another lease, and the server is so far away that the others have decided before it answers.
@@ -240,13 +253,88 @@ async fn a_client_finds_out_that_a_server_is_another_than_it_was() {
     assert_eq!(first.command(&["REPLICAOF", "127.0.0.1", "1"]), "OK");
     first.promote();
     assert!(b.memory().await.unwrap().kept_out().is_some());
-    let (renewed, votes) = timeout(PATIENCE, a.renew_and_vote(&[held.lease()])).await.expect("it goes on asking");
-    assert!(!votes && matches!(renewed[..], [Ok(RenewReply::Renewed)]), "{renewed:?}");
+    let renewed = timeout(PATIENCE, a.renew(&[held.lease()])).await.expect("it goes on asking");
+    assert!(matches!(&renewed[..], [Err(error)] if error.kind() == ErrorKind::Unavailable), "{renewed:?}");
+}
+
+/// A replica of it was promoted long ago, and forgets now that it was a replica.
+#[tokio::test]
+async fn a_server_that_forgets_that_it_was_a_replica_keeps_its_vote() {
+    let first = RedisServer::start();
+    let replica = RedisServer::builder().arg("repl-backlog-ttl", "1").replica_of(&first).start();
+    replica.promote();
+    let node = || Options::parse(&replica.url()).unwrap().node().unwrap();
+    let (a, b) = (node(), node());
+    let lost = a.memory().await.unwrap();
+    let Vote::Lost { loss, .. } = lost.vote else { panic!("{lost:?}") };
+    a.admit(&loss, 0).await.unwrap();
+    let held = asks("door", LONG);
+    assert!(matches!(a.acquire(&held).await.unwrap(), AcquireReply::Granted(_)));
+    wait_for("it to forget", || replica.cli("INFO replication").contains("second_repl_offset:-1")).await;
+    assert!(b.memory().await.unwrap().kept_out().is_none());
+    // The first knows it by another name.
+    assert!(matches!(a.renew(&[held.lease()]).await[..], [Ok(RenewReply::Renewed)]));
+    assert!(matches!(a.acquire(&asks("gate", LONG)).await.unwrap(), AcquireReply::Granted(_)));
+}
+
+/// A proxy that keeps the connections of its clients when the server ends its own.
+async fn outlasting(upstream: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            tokio::spawn(outlast(client, upstream));
+        }
+    });
+    address
+}
+
+async fn outlast(mut client: TcpStream, upstream: SocketAddr) {
+    let (mut asked, mut answered) = ([0; 1 << 14], [0; 1 << 14]);
+    while let Ok(mut length @ 1..) = client.read(&mut asked).await {
+        let mut server = TcpStream::connect(upstream).await.unwrap();
+        while length > 0 {
+            server.write_all(&asked[..length]).await.unwrap();
+            length = loop {
+                tokio::select! {
+                    read = client.read(&mut asked) => break read.unwrap_or(0),
+                    read = server.read(&mut answered) => match read {
+                        Ok(length @ 1..) => client.write_all(&answered[..length]).await.unwrap(),
+                        _ => break 0,
+                    },
+                }
+            };
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_restart_is_noticed_behind_a_proxy_that_keeps_the_connections() {
+    let all = three(true);
+    let [(first, _), second, third] = &all.servers[..] else { unreachable!() };
+    let proxied = outlasting(first.addr()).await;
+    let url = patient(&format!("quorum+redis://{proxied},{},{}", second.1.addr(), third.1.addr()));
+    let (a, b) = (quorum(&url).await, quorum(&url).await);
+    let copy = first.snapshot();
+    third.1.refuse();
+    third.1.cut();
+    let (_, fence) = granted(&a, "door", LONG).await;
+    third.1.accept();
+    first.restart_with(&copy);
+    first.wait_until_loaded();
+    for _ in 0..3 {
+        assert_eq!(fence_of(&b, &asks("door", LONG)).await, None, "two hold, the first with {fence}");
+    }
 }
 
 /// Time until the latest end that a server knows of a name, ms. None without one.
-fn end_of(server: &RedisServer, name: &str) -> Option<i64> {
-    const LEFT: &str = "return (redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0) - redis.call('TIME')[1] * 1000";
+pub(crate) fn end_of(server: &RedisServer, name: &str) -> Option<i64> {
+    const LEFT: &str = "local latest, start = 0, #ARGV[1] .. ':' .. ARGV[1]
+        local ends = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
+        for at = 1, #ends, 2 do
+            if ends[at]:sub(1, #start) == start then latest = math.max(latest, ends[at + 1]) end
+        end
+        return latest - redis.call('TIME')[1] * 1000";
     match server.command(&["EVAL", LEFT, "1", "tenure:node:ends", name]) {
         Reply::Int(left) => (left > 0).then_some(left),
         other => panic!("{other:?}"),

@@ -255,6 +255,10 @@ impl Store for AllOf {
         failed.map_or(Ok(answer), Err)
     }
 
+    async fn settled(&self) {
+        join_all(self.stores.iter().map(Store::settled)).await;
+    }
+
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
         let end = Instant::now() + self.limit(request.ttl);
         let asked = request.clone().with_enqueue(Enqueue::No);

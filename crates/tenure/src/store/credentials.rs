@@ -14,13 +14,11 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::Refusals;
 use crate::{Error, ErrorKind};
 
 /// Time after which a login that is not given yet is asked for anew.
 const LONGEST_ASK: Duration = Duration::from_secs(30);
-/// For how long a login may be refused whose predecessor was accepted: some take so long to hand a new password to each of
-/// their machines.
-const ROTATION: Duration = Duration::from_secs(120);
 
 /// A user and a password. A missing one is taken from the store's URL.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -89,7 +87,8 @@ pub struct Credentials {
     source: Arc<Source>,
     /// Taken for what the login of the source lacks.
     rest: Login,
-    told: Arc<Told>,
+    /// Of one server.
+    refusals: Refusals,
 }
 
 enum Source {
@@ -106,30 +105,6 @@ struct Asked {
     begun: Instant,
     /// The task ends with it.
     runtime: Id,
-}
-
-/// Answers of one server to the logins.
-#[derive(Default)]
-struct Told(Mutex<Answers>);
-
-#[derive(Default)]
-struct Answers {
-    accepted: bool,
-    refused_since: Option<Instant>,
-}
-
-impl Told {
-    fn accept(&self) {
-        *lock(&self.0) = Answers { accepted: true, refused_since: None };
-    }
-
-    /// Whether the next login may be accepted.
-    fn may_pass(&self) -> bool {
-        let mut answers = lock(&self.0);
-        let now = Instant::now();
-        let since = *answers.refused_since.get_or_insert(now);
-        answers.accepted && now.duration_since(since) < ROTATION
-    }
 }
 
 impl Credentials {
@@ -167,7 +142,7 @@ impl Credentials {
 
     fn asked(name: String, ask: Ask) -> Self {
         let source = Arc::new(Source::Asked { name, ask, asked: Mutex::default() });
-        Self { source, rest: Login::default(), told: Arc::default() }
+        Self { source, rest: Login::default(), refusals: Refusals::default() }
     }
 
     /// Logs in as this user, unless the function names another.
@@ -183,7 +158,7 @@ impl Credentials {
     pub fn or(&self, other: &Self) -> Self {
         let theirs = other.fixed().unwrap_or_else(|| other.rest.clone());
         // Another server has refused nothing.
-        Self { source: Arc::clone(&self.source), rest: self.rest.clone().or(&theirs), told: Arc::default() }
+        Self { source: Arc::clone(&self.source), rest: self.rest.clone().or(&theirs), refusals: Refusals::default() }
     }
 
     /// The login, if it stays. For authors of stores.
@@ -262,21 +237,13 @@ impl Credentials {
             if is_refused(&mut outcome)
                 && let Some(refusal) = outcome.as_mut().err().and_then(error)
             {
-                *refusal = self.refused_for_now(refusal.clone());
+                *refusal = self.refusals.judge(refusal.clone());
             }
         }
         if outcome.is_ok() {
-            self.told.accept();
+            self.refusals.accepted();
         }
         outcome
-    }
-
-    /// Returns the refusal of a new connection as [`Unavailable`](ErrorKind::Unavailable) where the next one may be accepted, that
-    /// is for 120 s after one was. For authors of stores, about answers that say nothing of the login: a proxy may give them while it
-    /// has no server behind it.
-    #[must_use]
-    pub fn refused_for_now(&self, refusal: Error) -> Error {
-        if self.told.may_pass() { refusal.with_kind(ErrorKind::Unavailable) } else { refusal }
     }
 }
 
@@ -326,7 +293,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A login that stays.
 impl From<Login> for Credentials {
     fn from(login: Login) -> Self {
-        Self { source: Arc::new(Source::Fixed(login)), rest: Login::default(), told: Arc::default() }
+        Self { source: Arc::new(Source::Fixed(login)), rest: Login::default(), refusals: Refusals::default() }
     }
 }
 

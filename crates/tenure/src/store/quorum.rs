@@ -21,6 +21,7 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use futures_util::stream::{BoxStream, StreamExt, select_all};
 use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 
 use self::absence::COUNTS;
 pub use self::absence::Clock;
@@ -35,6 +36,9 @@ use crate::{Entry, Error, ErrorKind, Lease, Name, Share};
 
 /// Default poll interval of a name that is held.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long a program that ends waits for the slowest nodes.
+const SETTLES: Duration = Duration::from_millis(100);
 
 /// Names held at a majority of several stores, as Redlock does. Clones share their nodes.
 ///
@@ -60,6 +64,8 @@ pub struct Quorum {
     poll_interval: Duration,
     second_rounds: Arc<AtomicU64>,
     wanted: Wanted,
+    /// What goes on after the answer of a majority.
+    under_way: TaskTracker,
 }
 
 impl Quorum {
@@ -76,6 +82,9 @@ impl Quorum {
         let fenced = nodes.iter().all(|node| node.counts_names());
         let features = common(&nodes, fenced);
         let nodes: Nodes = nodes.into();
+        let under_way = TaskTracker::new();
+        // It is waited for by those alone who want to end.
+        under_way.close();
         let admission = Arc::new(Admission::new(Arc::clone(&nodes)));
         Ok(Self {
             nodes,
@@ -85,6 +94,7 @@ impl Quorum {
             poll_interval: POLL_INTERVAL,
             second_rounds: Arc::default(),
             wanted: Wanted::default(),
+            under_way,
         })
     }
 
@@ -192,7 +202,7 @@ impl Quorum {
 
     fn planting(&self, lease: Arc<Lease>, want: Option<Arc<Want>>) -> Planting {
         let (nodes, admission, limit) = (Arc::clone(&self.nodes), Arc::clone(&self.admission), self.limit(lease.ttl));
-        Planting { nodes, admission, lease, want, limit }
+        Planting { nodes, admission, lease, want, limit, _under_way: self.under_way.token() }
     }
 
     /// Who wants a lease to which nodes may be asked in the background. None for a supplied token: another client may use it.
@@ -264,6 +274,10 @@ impl Store for Quorum {
         }
         // A handoff by one node is none by a majority. What several have sent meanwhile is one notice.
         Ok(select_all(notices).ready_chunks(self.nodes.len()).map(|_| Notice::Changed).boxed())
+    }
+
+    async fn settled(&self) {
+        let _ = timeout(SETTLES, self.under_way.wait()).await;
     }
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {

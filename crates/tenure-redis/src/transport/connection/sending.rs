@@ -13,10 +13,12 @@ use crate::transport::address::is_redirect;
 use crate::transport::commands::Commands;
 use crate::transport::contact::Moment;
 use crate::transport::exchange::{Exchange, Repeat};
-use crate::transport::failure::{is_crowded, is_logged_out, is_no_master, is_out_of_memory, translate};
+use crate::transport::failure::{is_away, is_crowded, is_logged_out, is_no_master, is_out_of_memory, translate};
 use crate::transport::form::Form;
 use crate::transport::link::{DEAD_AFTER, Limits, Link};
+use crate::transport::multiplex::ended;
 use crate::transport::reply::Answers;
+use crate::transport::run::Run;
 
 impl Connection {
     /// Sends a pipeline of scripts, and waits for its answers until `end`.
@@ -124,7 +126,10 @@ impl Connection {
     /// long is dropped, even if the caller goes away before it finds out.
     async fn send(&self, link: &Arc<Link>, commands: &Commands, limits: &Limits) -> RedisResult<Option<Answers>> {
         let watch = Watch { connection: self, link, limits };
-        let outcome = link.send(commands, limits).await;
+        let outcome = match self.run_to_confirm(link) {
+            None => link.send(commands, limits).await,
+            Some(run) => send_to(run, link, commands, limits).await,
+        };
         match &outcome {
             // The next one asks anew where the name leads, and logs in.
             Ok(Some(answers)) if answers.iter().any(|answer| answer.as_ref().is_err_and(is_to_be_left)) => {
@@ -137,6 +142,26 @@ impl Connection {
             _ => {}
         }
         outcome
+    }
+
+    /// The run of the server that has to be confirmed with each answer, because the server does not tell when it drops its data, or
+    /// because a proxy may keep the connection beyond the run.
+    fn run_to_confirm<'a>(&self, link: &'a Link) -> Option<&'a String> {
+        let is_told = !self.pushes.ends_with_data() || link.is_direct && link.tracks() == Some(true);
+        if is_told { None } else { link.run_id.get() }
+    }
+}
+
+/// Sends commands to one run of a server. It is asked last which run it is, so all of them went there.
+async fn send_to(run: &str, link: &Link, commands: &Commands, limits: &Limits) -> RedisResult<Option<Answers>> {
+    let mut commands = commands.clone();
+    Run::ask(&mut commands);
+    let Some(mut answers) = link.send(&commands, limits).await? else { return Ok(None) };
+    match Run::read_last(&mut answers) {
+        Ok(answered) if answered.id() == run => Ok(Some(answers)),
+        // It says why.
+        Err(_) if answers.iter().all(Result::is_err) => Ok(Some(answers)),
+        _ => Err(ended()),
     }
 }
 
@@ -157,9 +182,10 @@ impl Drop for Watch<'_> {
     }
 }
 
-/// Whether another connection may serve where this one does not: the server is no master, or the login is over.
+/// Whether another connection may serve where this one does not: the server is no master, or is away behind a proxy, or the login is
+/// over.
 fn is_to_be_left(error: &RedisError) -> bool {
-    is_no_master(error) || is_logged_out(error)
+    is_no_master(error) || is_logged_out(error) || is_away(error)
 }
 
 fn no_reply(limit: Duration) -> Error {

@@ -18,6 +18,9 @@ pub(super) const COUNTS: Duration = Duration::from_millis(2_500);
 /// How long a node stays out if all nodes of its quorum are new.
 pub(super) const NEW: Duration = Duration::from_secs(30);
 
+/// How long a node stays out if too few others know when leases end, or answer at all.
+pub(super) const LONGEST: Duration = Duration::from_secs(3_600);
+
 /// Time of the wall clock of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clock {

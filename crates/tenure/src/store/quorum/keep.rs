@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Quorum;
 use super::round::Round;
 use crate::store::{ReleaseReply, RenewReply, too_few};
-use crate::{Error, Lease, Name};
+use crate::{Error, ErrorKind, Lease, Name};
 
 impl Quorum {
     pub(super) async fn keep(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
@@ -19,13 +19,10 @@ impl Quorum {
         for (at, node) in self.nodes.iter().enumerate() {
             let (node, asked, admission) = (Arc::clone(node), Arc::clone(&asked), Arc::clone(&self.admission));
             round.ask(at, async move {
-                let (mut answers, votes) = node.renew_and_vote(&asked).await;
-                if !votes {
+                let answers = node.renew(&asked).await;
+                // It may be one that does not vote, and nobody else may ask.
+                if answers.iter().any(|answer| answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable)) {
                     drop(admission.begin(at));
-                    // It may have renewed the copy of a lease that was broken since, and that others know as ended.
-                    for answer in answers.iter_mut().filter(|answer| matches!(answer, Ok(RenewReply::Renewed))) {
-                        *answer = Err(Error::unavailable(format!("{node} does not vote")));
-                    }
                 }
                 Ok(answers)
             });
@@ -71,7 +68,9 @@ impl Quorum {
         };
         let answers = leases.iter().zip(tallies).zip(needs).map(answer).collect();
         // The slowest node takes a lease again as well.
+        let under_way = self.under_way.token();
         round.finish(end, move |at, answers| {
+            let _under_way = &under_way;
             for (lease, answer) in answers.into_iter().flatten().enumerate() {
                 if renewed[lease] && matches!(answer, Ok(RenewReply::Gone)) {
                     plant(lease, at);

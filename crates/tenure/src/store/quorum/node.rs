@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 
-use super::absence::{Clock, NEW, Noted, SETTLED};
+use super::absence::{Clock, LONGEST, NEW, Noted, SETTLED};
 use crate::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use crate::{Entry, Error, ErrorKind, Fence, Lease, Name};
 
@@ -15,6 +15,9 @@ use crate::{Entry, Error, ErrorKind, Fence, Lease, Name};
 ///
 /// Any store can vote, as [`Plain`]. One that implements this itself can do more: the quorum then
 /// has fences, and does not count the vote of a node that has lost its data.
+///
+/// A node renews leases only while it votes, and only those that it has granted since it does. One that stands there for another
+/// reason may be the copy of a lease that has ended. While it does not vote, a renewal is [`Unavailable`](ErrorKind::Unavailable).
 #[async_trait]
 pub trait Node: Store {
     /// Whether the node counts the grants of each name by itself, so that nodes which saw the same
@@ -32,12 +35,6 @@ pub trait Node: Store {
     /// as busy as before.
     async fn withdraw(&self, lease: &Lease) -> Result<ReleaseReply, Error> {
         self.release(lease, Duration::ZERO).await
-    }
-
-    /// Renews leases, and tells whether the node votes. A node that does not vote may have renewed the copy of a lease that
-    /// has ended.
-    async fn renew_and_vote(&self, leases: &[Lease]) -> (Vec<Result<RenewReply, Error>>, bool) {
-        (self.renew(leases).await, true)
     }
 
     /// Inspects names, and tells whether the node votes. One that does not vote may have forgotten leases, or show copies.
@@ -77,6 +74,9 @@ pub struct Memory {
     pub vote: Vote,
     /// Time until the latest end of a lease, or of a linger, that it remembers.
     pub latest_end: Duration,
+    /// Time until the latest end of a lease in the data with which the node has come back. The lease may have ended since the copy
+    /// was made. Zero if the node votes.
+    pub copy_end: Duration,
     /// Nobody was ever granted anything there, as far as it remembers.
     pub is_new: bool,
     /// Time of its clock. None for a node that never loses its data.
@@ -113,6 +113,15 @@ impl Memory {
         if let Vote::Lost { loss, note } = &self.vote { Some((loss, note)) } else { None }
     }
 
+    /// Time until the latest end of a lease that may stand, as far as anything at the node says. An admission before that needs
+    /// somebody who knows better.
+    pub fn end_of_all(&self) -> Duration {
+        let noted = self.loss().filter(|_| !self.is_new).map(|(_, note)| Noted::read(note));
+        let noted = noted.filter(|noted| noted.wait != Some(LONGEST));
+        let left = noted.and_then(|noted| Some(noted.wait?.saturating_sub(noted.waited + noted.passed(self.clock.clone(), 1))));
+        self.latest_end.max(self.copy_end).max(left.unwrap_or_default())
+    }
+
     /// Why a node does not vote, as the end of a sentence about it, and the time after which that may have changed.
     /// None if it votes.
     ///
@@ -126,10 +135,6 @@ impl Memory {
             None if self.is_new && waited < NEW => {
                 let votes = NEW.saturating_sub(waited);
                 (asks, format!("is new, or has lost its data: it votes in {votes:.0?} if all servers of the quorum are new"))
-            }
-            None if asks.is_zero() => {
-                let why = "has restarted or lost its data, and too few others answer for how long leases from before can stand";
-                (asks, why.to_owned())
             }
             None => {
                 let why = format!(
@@ -161,7 +166,7 @@ impl<S: Store> Node for Plain<S> {
     }
 
     async fn memory(&self) -> Result<Memory, Error> {
-        Ok(Memory { vote: Vote::Given { counter: 0 }, latest_end: Duration::ZERO, is_new: false, clock: None })
+        Ok(Memory { vote: Vote::Given { counter: 0 }, latest_end: Duration::ZERO, copy_end: Duration::ZERO, is_new: false, clock: None })
     }
 
     async fn note(&self, _: &str, _: &str, _: &str) -> Result<(), Error> {
@@ -197,6 +202,10 @@ impl<S: Store> Store for Plain<S> {
 
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
         self.0.watch(request).await
+    }
+
+    async fn settled(&self) {
+        self.0.settled().await;
     }
 
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {

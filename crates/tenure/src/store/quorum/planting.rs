@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::FutureExt;
 use tokio::time::timeout;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::admission::Admission;
 use super::node::Nodes;
@@ -120,6 +121,7 @@ pub(super) struct Planting {
     pub(super) want: Option<Arc<Want>>,
     /// Time that a call may take.
     pub(super) limit: Duration,
+    pub(super) _under_way: TaskTrackerToken,
 }
 
 impl Planting {

@@ -2,11 +2,8 @@
 
 use std::time::Duration;
 
-use super::absence::{Clock, NEW, Noted, SETTLED};
+use super::absence::{Clock, LONGEST, NEW, Noted, SETTLED};
 use super::node::Memory;
-
-/// How long a node stays out if too few others know when leases end.
-const LONGEST: Duration = Duration::from_secs(3_600);
 
 /// The others are asked again, and what has passed is noted anew, after so long.
 pub(super) const NOTED_AGAIN: Duration = Duration::from_secs(1);
@@ -65,11 +62,11 @@ impl Seen<'_> {
         let begun = |wait| Noted { wait: Some(wait), counter: self.counted(), ..Noted::default() };
         let now = match noted.wait {
             Some(wait) => {
-                let wait = self.known_wait().map_or(wait, |known| wait.min(waited + known));
+                let wait = self.known_wait(waited).map_or(wait, |known| wait.min(waited + known));
                 Noted { wait: Some(wait), waited, ..noted.clone() }
             }
             None if waited < SETTLED => Noted { waited, ..noted.clone() },
-            None => self.wait(waited).map_or_else(|| Noted { waited, ..noted.clone() }, begun),
+            None => begun(self.known_wait(waited).unwrap_or(LONGEST)),
         };
         if now.wait.is_some_and(|wait| now.waited >= wait) && self.others_are_ready() {
             return Step::Admit { counter: now.counter.max(self.counted()) };
@@ -102,23 +99,16 @@ impl Seen<'_> {
         }
     }
 
-    /// Time from the first question to the latest end of a lease from before. None if too few others know.
-    fn known_wait(&self) -> Option<Duration> {
+    /// Time from the first question to the latest end of a lease from before, for a node whose loss was found `since`. None if too
+    /// few others know.
+    fn known_wait(&self, since: Duration) -> Option<Duration> {
+        if self.others.len() + 1 == self.nodes && self.answers().all(|answer| answer.memory.is_new) {
+            return Some(NEW.saturating_sub(since));
+        }
         let mut ends: Vec<Duration> = self.others.iter().filter_map(|answer| self.known_end(answer)).collect();
         ends.sort_unstable();
         // Any that are enough know all of them, so those which know the least decide.
         ends.get(self.enough() - 1).copied()
-    }
-
-    /// How long a node whose loss was found `since` stays out from now on. None if too few have answered.
-    fn wait(&self, since: Duration) -> Option<Duration> {
-        let nobody_can_know = || {
-            // Those that did not answer might.
-            let all = self.others.len() + 1 == self.nodes;
-            let are_new = self.answers().all(|answer| answer.memory.is_new);
-            all.then(|| if are_new { NEW.saturating_sub(since) } else { LONGEST })
-        };
-        self.known_wait().or_else(nobody_can_know)
     }
 
     /// The largest counter from before that the others know.
@@ -152,7 +142,7 @@ mod tests {
 
     #[allow(clippy::unnecessary_wraps, reason = "none stands for a node that does not answer")]
     fn memory(vote: Vote, end: u64) -> Option<Memory> {
-        Some(Memory { vote, latest_end: secs(end), is_new: false, clock: None })
+        Some(Memory { vote, latest_end: secs(end), copy_end: Duration::ZERO, is_new: false, clock: None })
     }
 
     fn whole(end: u64, counter: u64) -> Option<Memory> {
@@ -219,11 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn a_node_waits_for_others_that_may_know_and_longest_if_nobody_can() {
-        assert_eq!(wait(lost(), [whole(30, 7), None, None, whole(60, 9)]), None);
-        assert_eq!(wait(lost(), [lost(), lost(), lost(), whole(60, 9)]), Some(LONGEST));
-        assert_eq!(wait(lost(), [lost(), lost()]), Some(LONGEST));
-        assert_eq!(wait(lost(), [whole(30, 7), None]), None);
+    fn a_node_waits_longest_if_too_few_others_know_or_answer() {
+        for others in [[whole(30, 7), None, None, whole(60, 9)], [lost(), lost(), lost(), whole(60, 9)]] {
+            assert_eq!(wait(lost(), others), Some(LONGEST));
+        }
+        for others in [[lost(), lost()], [whole(30, 7), None]] {
+            assert_eq!(wait(lost(), others), Some(LONGEST));
+        }
+        assert_eq!(wait(waiting(3_600, 0), [whole(30, 7), whole(60, 9)]), Some(LATER + secs(7 + 60)), "they are back");
     }
 
     #[test]
@@ -233,7 +226,8 @@ mod tests {
         for (own, other) in [(new(lost()), lost()), (new(lost()), whole(0, 1)), (lost(), new(lost()))] {
             assert_eq!(wait(own, [new(lost()), other]), Some(LONGEST));
         }
-        assert_eq!(wait(new(lost()), [new(lost()), None]), None);
+        assert_eq!(wait(new(lost()), [new(lost()), None]), Some(LONGEST));
+        assert_eq!(wait(new(waiting(3_600, 0)), [new(waiting(3_600, 0)), new(lost())]), Some(NEW), "the last one is there");
     }
 
     /// Otherwise it would grant something that decides nothing, and look used to the others, which are as new.

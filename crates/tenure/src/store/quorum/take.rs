@@ -116,7 +116,8 @@ impl Quorum {
                 votes.confirmed(at, fence, &answer);
                 open.retain(|other| *other != at);
                 if votes.agree(fence, need) {
-                    round.finish(until.end, |_, _| ());
+                    let under_way = self.under_way.token();
+                    round.finish(until.end, move |_, _| drop(under_way.clone()));
                     return Some(fence);
                 }
                 if votes.largest() > Some(fence) && votes.having(fence) + open.len() < need {
@@ -144,7 +145,7 @@ impl Quorum {
         if request.generated {
             if !releases.is_empty() {
                 // The token is used up, so a silent node is not waited for. But the process may end with the answer.
-                let done = tokio::spawn(timeout(self.limit(request.ttl), join_all(releases)));
+                let done = self.under_way.spawn(timeout(self.limit(request.ttl), join_all(releases)));
                 let _ = timeout(self.node_timeout(request.ttl), done).await;
             }
             return 0;
