@@ -133,7 +133,8 @@ pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
 });
 
 pub(crate) static NODE_ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
-    let first = [text!("node-ends.lua", "node.lua", "node-take.lua"), "local taken = take(KEYS, ARGV)\nif taken then return taken end\n"];
+    let first =
+        [text!("node-ends.lua", "node.lua", "node-take.lua"), "local taken = take(KEYS, ARGV)\nif taken then return taken end\n"];
     let parts = [first[0], first[1], at_a_node(), "return node_acquire(KEYS, ARGV)"];
     Script::new(&parts).or_node_function("node_acquire")
 });
@@ -145,7 +146,8 @@ pub(crate) static NODE_RELEASE: LazyLock<Script> = LazyLock::new(|| {
 pub(crate) static NODE_CONFIRM: LazyLock<Script> = LazyLock::new(|| {
     Script::new(&[text!("node.lua", "node-confirm.lua"), "return confirm(KEYS, ARGV)"]).or_node_function("node_confirm")
 });
-pub(crate) static NODE_ENTER: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node-ends.lua", "node.lua", "node-enter.lua")]));
+pub(crate) static NODE_ENTER: LazyLock<Script> =
+    LazyLock::new(|| Script::new(&[text!("node-ends.lua", "node.lua", "node-enter.lua")]));
 pub(crate) static NODE_NOTE: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-note.lua")]));
 pub(crate) static NODE_ADMIT: LazyLock<Script> = LazyLock::new(|| Script::new(&[text!("node.lua", "node-admit.lua")]));
 pub(crate) static NODE_RENEW: LazyLock<Script> = LazyLock::new(|| node_renew(text!("renew.lua"), "1"));
@@ -159,7 +161,12 @@ static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
 
 static NODE_LIBRARY: LazyLock<Library> = LazyLock::new(|| {
     let release = text!("release-free.lua", "release.lua", "node-release.lua");
-    let parts = [text!("node-ends.lua", "node.lua", "node-take.lua"), at_a_node(), release, text!("node-confirm.lua", "node-functions.lua")];
+    let parts = [
+        text!("node-ends.lua", "node.lua", "node-take.lua"),
+        at_a_node(),
+        release,
+        text!("node-confirm.lua", "node-functions.lua"),
+    ];
     Library::new(&parts.concat())
 });
 
@@ -170,16 +177,7 @@ fn node_renew(renew: &str, step: &str) -> Script {
 
 /// The parts of an acquisition at a node after the first.
 fn at_a_node() -> &'static str {
-    text!(
-        "keys.lua",
-        "node-counter.lua",
-        "note.lua",
-        "holders.lua",
-        "queue.lua",
-        "acquire.lua",
-        "hints.lua",
-        "node-acquire.lua"
-    )
+    text!("keys.lua", "node-counter.lua", "note.lua", "holders.lua", "queue.lua", "acquire.lua", "hints.lua", "node-acquire.lua")
 }
 
 /// The common parts of the scripts about names.

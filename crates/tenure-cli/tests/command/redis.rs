@@ -102,6 +102,48 @@ fn servers_are_not_admitted_while_one_knows_of_a_lease() {
     assert_eq!((forced.code, servers[0].cli("HEXISTS tenure:node floor").as_str()), (0, "1"), "{forced:?}");
 }
 
+/// All of them have restarted with their data, or one does not answer.
+#[test]
+fn servers_are_not_admitted_while_their_data_or_their_silence_leaves_a_lease_open() {
+    let place = Place::new();
+    let start = || RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start();
+    let servers: Vec<RedisServer> = (0..3).map(|_| start()).collect();
+    let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
+    let url = format!("quorum+redis://{}", hosts.join(","));
+    let admit = || place.output(&["admit", "--store", &url]);
+    assert_eq!(admit().code, 0);
+    let acquired = place.output(&["acquire", "--store", &url, "--ttl", "5m", "x"]);
+    assert_eq!(acquired.code, 0, "{acquired:?}");
+    servers.iter().for_each(RedisServer::restart);
+    for _ in 0..2 {
+        let admitted = admit();
+        assert!(admitted.code == 75 && admitted.err.contains("knows of a lease"), "{admitted:?}");
+        // Nothing of the lease is left but what the first has said about its data.
+        servers[1..].iter().for_each(RedisServer::restart_empty);
+    }
+    servers[0].kill();
+    let admitted = admit();
+    assert!(admitted.code == 75 && admitted.err.contains("does not say"), "{admitted:?}");
+}
+
+/// One of three is 20 ms away, and the process ends with the answer of the others.
+#[test]
+fn a_command_has_reached_all_servers_of_a_quorum_when_it_ends() {
+    let (place, servers) = (Place::new(), [(); 3].map(|()| RedisServer::start()));
+    let far = Proxy::start(servers[2].addr());
+    let url = format!("quorum+redis://{},{},{}", servers[0].addr(), servers[1].addr(), far.addr());
+    assert_eq!(place.output(&["admit", "--store", &url]).code, 0);
+    far.delay(Duration::from_millis(10));
+    let having = || servers.iter().filter(|server| server.cli("EXISTS x") == "1").count();
+    for _ in 0..3 {
+        let acquired = place.output(&["acquire", "--store", &url, "--ttl", "5m", "x"]);
+        assert_eq!((acquired.code, having()), (0, 3), "{acquired:?}");
+        let token = acquired.out.split("TENURE_TOKEN=").nth(1).and_then(|rest| rest.split([';', '\n']).next()).unwrap();
+        let released = place.output(&["release", "--store", &url, "--token", token.trim_matches('\''), "x"]);
+        assert_eq!((released.code, having()), (0, 0), "{released:?}");
+    }
+}
+
 /// Each report has the time that is left then.
 #[test]
 fn a_wait_for_votes_is_reported_with_the_time_that_is_left() {

@@ -11,7 +11,7 @@ use redis::{
     RedisError, RedisResult, TlsCertificates,
 };
 use tenure::Error;
-use tenure::store::{Credentials, Refusals, Login};
+use tenure::store::{Credentials, Login, Refusals};
 use url::Url;
 
 use crate::transport::address;

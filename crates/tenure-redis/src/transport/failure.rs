@@ -163,8 +163,18 @@ pub(crate) fn unexpected(what: impl std::fmt::Display) -> Error {
 
 /// Whether an error is none that a server of this protocol gives to a command that it does not know, or cannot run.
 pub(crate) fn is_senseless(error: &RedisError) -> bool {
-    const ABOUT_COMMANDS: &[&str] =
-        &["ERR unknown", "ERR Unknown", "ERR wrong number", "ERR syntax", "ERR Function", "ERR Library", "ERR Error", "ERR EXEC", "EXECABORT", "NOSCRIPT"];
+    const ABOUT_COMMANDS: &[&str] = &[
+        "ERR unknown",
+        "ERR Unknown",
+        "ERR wrong number",
+        "ERR syntax",
+        "ERR Function",
+        "ERR Library",
+        "ERR Error",
+        "ERR EXEC",
+        "EXECABORT",
+        "NOSCRIPT",
+    ];
     let text = text_of(error);
     let is_of_a_script = error.detail().is_some_and(|detail| detail.contains("script"));
     let has_sense = is_of_a_script || ABOUT_COMMANDS.iter().any(|start| text.starts_with(start));

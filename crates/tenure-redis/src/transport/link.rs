@@ -237,7 +237,8 @@ impl Link {
 
     /// Answers that make no sense are an outage for a while, if others made sense before.
     fn judge(&self, mut answers: Answers) -> Answers {
-        let mut senseless = answers.iter_mut().filter_map(|answer| answer.as_mut().err()).filter(|error| is_senseless(error)).peekable();
+        let mut senseless =
+            answers.iter_mut().filter_map(|answer| answer.as_mut().err()).filter(|error| is_senseless(error)).peekable();
         if senseless.peek().is_none() {
             self.senseless.accepted();
         } else if self.senseless.is_for_now() {

@@ -222,8 +222,8 @@ impl Locker {
         join_all(releases).await
     }
 
-    /// Waits until the leases of dropped guards and cancelled waits have been released, and for a tenth of a second at most until grants
-    /// and releases have reached the slowest servers of a quorum.
+    /// Waits until the leases of dropped guards and cancelled waits have been released, and for a quarter of a second at most until
+    /// grants and releases have reached the slowest servers of a quorum.
     ///
     /// Call it between the drop of the guards and the end of the runtime. Else those names stay
     /// taken for their ttl.

@@ -29,7 +29,7 @@ use self::admission::Admission;
 use self::node::Nodes;
 pub use self::node::{Confirmed, Memory, Node, Plain, Vote};
 use self::planting::{Planting, Want, Wanted};
-use self::round::{Round, Until};
+use self::round::{Paces, Round, Until};
 use super::features::opened_by;
 use super::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use crate::{Entry, Error, ErrorKind, Lease, Name, Share};
@@ -38,7 +38,7 @@ use crate::{Entry, Error, ErrorKind, Lease, Name, Share};
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long a program that ends waits for the slowest nodes.
-const SETTLES: Duration = Duration::from_millis(100);
+const SETTLES: Duration = Duration::from_millis(250);
 
 /// Names held at a majority of several stores, as Redlock does. Clones share their nodes.
 ///
@@ -63,6 +63,7 @@ pub struct Quorum {
     node_timeout: Option<Duration>,
     poll_interval: Duration,
     second_rounds: Arc<AtomicU64>,
+    paces: Arc<Paces>,
     wanted: Wanted,
     /// What goes on after the answer of a majority.
     under_way: TaskTracker,
@@ -82,6 +83,7 @@ impl Quorum {
         let fenced = nodes.iter().all(|node| node.counts_names());
         let features = common(&nodes, fenced);
         let nodes: Nodes = nodes.into();
+        let paces = Arc::new(Paces::new(nodes.len()));
         let under_way = TaskTracker::new();
         // It is waited for by those alone who want to end.
         under_way.close();
@@ -93,6 +95,7 @@ impl Quorum {
             node_timeout: None,
             poll_interval: POLL_INTERVAL,
             second_rounds: Arc::default(),
+            paces,
             wanted: Wanted::default(),
             under_way,
         })
@@ -111,7 +114,8 @@ impl Quorum {
     }
 
     /// Sets the time that a slow node has after a majority has answered. The default is a
-    /// two-hundredth of the ttl, 5 ms to 50 ms. If the majority took longer, it is that long.
+    /// two-hundredth of the ttl, 5 ms to 50 ms. If the majority took longer, it is that long. A node whose answer decides about an
+    /// acquisition has twice the time that it took the last time.
     #[must_use]
     pub fn with_node_timeout(mut self, node_timeout: impl Into<Option<Duration>>) -> Self {
         self.node_timeout = node_timeout.into();

@@ -166,7 +166,13 @@ impl<S: Store> Node for Plain<S> {
     }
 
     async fn memory(&self) -> Result<Memory, Error> {
-        Ok(Memory { vote: Vote::Given { counter: 0 }, latest_end: Duration::ZERO, copy_end: Duration::ZERO, is_new: false, clock: None })
+        Ok(Memory {
+            vote: Vote::Given { counter: 0 },
+            latest_end: Duration::ZERO,
+            copy_end: Duration::ZERO,
+            is_new: false,
+            clock: None,
+        })
     }
 
     async fn note(&self, _: &str, _: &str, _: &str) -> Result<(), Error> {

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -26,6 +28,35 @@ impl Until {
     }
 }
 
+/// How much longer than a majority each node may take where its answer decides. A node that is far is waited for, and one
+/// that stays silent is not for long.
+pub(super) struct Paces(Vec<AtomicU64>);
+
+/// For a node that has not answered yet.
+const UNKNOWN: Duration = Duration::from_millis(500);
+
+impl Paces {
+    pub(super) fn new(nodes: usize) -> Self {
+        Self((0..nodes).map(|_| AtomicU64::new(micros(UNKNOWN))).collect())
+    }
+
+    fn allowed(&self, at: usize) -> Duration {
+        Duration::from_micros(self.0[at].load(Ordering::Relaxed))
+    }
+
+    fn heard(&self, at: usize, after: Duration) {
+        self.0[at].store(micros(2 * after), Ordering::Relaxed);
+    }
+
+    fn missed(&self, at: usize) {
+        self.0[at].store(micros(self.allowed(at) / 2), Ordering::Relaxed);
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// The calls of one round, and how long they may take.
 pub(super) struct Round<T> {
     calls: FuturesUnordered<BoxFuture<'static, (usize, Result<T, Error>)>>,
@@ -38,6 +69,9 @@ pub(super) struct Round<T> {
     node_timeout: Duration,
     /// Whether an answer is one of those. An error never is.
     counts: fn(&T) -> bool,
+    paces: Option<Arc<Paces>>,
+    /// The nodes without an answer.
+    open: Vec<usize>,
 }
 
 impl<T: Send + 'static> Round<T> {
@@ -50,12 +84,19 @@ impl<T: Send + 'static> Round<T> {
             need: usize::MAX,
             node_timeout: Duration::ZERO,
             counts: |_| true,
+            paces: None,
+            open: Vec::new(),
         }
     }
 
     /// After `need` answers, the other nodes have `node_timeout`.
     pub(super) fn hurrying_after(self, need: usize, node_timeout: Duration) -> Self {
         Self { need, node_timeout, ..self }
+    }
+
+    /// Lets a node have the time that it needs in most cases, if that is longer.
+    pub(super) fn at_their(self, paces: &Arc<Paces>) -> Self {
+        Self { paces: Some(Arc::clone(paces)), ..self }
     }
 
     /// Counts only some answers among those after which the others are hurried.
@@ -65,6 +106,7 @@ impl<T: Send + 'static> Round<T> {
 
     /// Adds the call to a node.
     pub(super) fn ask(&mut self, node: usize, call: impl Future<Output = Result<T, Error>> + Send + 'static) {
+        self.open.push(node);
         self.calls.push(Box::pin(async move { (node, call.await) }));
     }
 
@@ -86,19 +128,26 @@ impl<T: Send + 'static> Round<T> {
                 }
                 if answers.is_empty() && !calls.is_empty() { Poll::Pending } else { Poll::Ready(()) }
             });
-            timeout_at(self.until.end, some).await.ok()?;
+            if timeout_at(self.until.end, some).await.is_err() {
+                self.open.iter().for_each(|at| self.paces.iter().for_each(|paces| paces.missed(*at)));
+                return None;
+            }
         }
         if BootTime::now() > self.until.real {
             return None;
         }
         let answer = self.answers.pop_front()?;
+        let now = Instant::now();
+        self.open.retain(|at| *at != answer.0);
+        self.paces.iter().for_each(|paces| paces.heard(answer.0, now - self.began));
         // An error decides nothing.
         let counts = answer.1.as_ref().is_ok_and(self.counts);
         self.need -= usize::from(counts && self.need > 0);
         if self.need == 0 {
             // As much again as the majority needed, if that is longer: the nodes may be far away.
-            let now = Instant::now();
-            self.until.end = self.until.end.min(now + self.node_timeout.max(now - self.began));
+            let paces = self.paces.iter().flat_map(|paces| self.open.iter().map(|at| paces.allowed(*at)));
+            let more = paces.chain([self.node_timeout, now - self.began]).max().unwrap_or_default();
+            self.until.end = self.until.end.min(now + more);
         }
         Some(answer)
     }
@@ -124,8 +173,7 @@ impl<T: Send + 'static> Round<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
 
@@ -169,6 +217,33 @@ mod tests {
             assert!(round.next().await.is_some() && round.next().await.is_some());
             assert_eq!(round.next().await.is_some(), heard, "{majority} {node_timeout} {slow}");
         }
+    }
+
+    /// It may have granted what a near one has not released yet.
+    #[tokio::test(start_paused = true)]
+    async fn a_far_node_is_waited_for_and_a_silent_one_not_for_long() {
+        let paces = Arc::new(Paces::new(3));
+        let third = async |takes: u64| {
+            let mut round =
+                Round::new(Until::after(Duration::from_secs(60))).hurrying_after(2, Duration::from_millis(5)).at_their(&paces);
+            for (node, takes) in [1, 1, takes].into_iter().enumerate() {
+                round.ask(node, async move {
+                    tokio::time::sleep(Duration::from_millis(takes)).await;
+                    Ok(())
+                });
+            }
+            let began = Instant::now();
+            let mut heard = 0;
+            while round.next().await.is_some() {
+                heard += 1;
+            }
+            (heard == 3, began.elapsed() < Duration::from_millis(10))
+        };
+        assert_eq!([third(300).await, third(500).await, third(300).await], [(true, false); 3]);
+        for _ in 0..8 {
+            assert!(!third(50_000).await.0);
+        }
+        assert_eq!(third(50_000).await, (false, true));
     }
 
     /// Otherwise a far node would never be heard beside one that does not vote.

@@ -42,7 +42,8 @@ impl Quorum {
         let asked = Arc::new(request.clone().with_enqueue(if keeps { Enqueue::Heartbeat } else { Enqueue::No }));
         let mut votes = Votes::new(self.nodes.len());
         let votes_with = |answer: &AcquireReply| !matches!(answer, AcquireReply::Refused { .. });
-        let mut round = Round::new(until).hurrying_after(need, self.node_timeout(request.ttl)).counting(votes_with);
+        let mut round =
+            Round::new(until).hurrying_after(need, self.node_timeout(request.ttl)).at_their(&self.paces).counting(votes_with);
         for (at, node) in self.nodes.iter().enumerate() {
             let (node, asked) = (Arc::clone(node), Arc::clone(&asked));
             round.ask(at, async move { node.acquire(&asked).await });
