@@ -36,7 +36,7 @@ impl Run {
         Ok(Self { process, past })
     }
 
-    /// By this, two runs are told apart.
+    /// Identifies the run.
     pub(crate) fn id(&self) -> String {
         format!("{}{}", self.process, self.past)
     }

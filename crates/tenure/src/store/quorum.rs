@@ -65,7 +65,7 @@ pub struct Quorum {
     second_rounds: Arc<AtomicU64>,
     paces: Arc<Paces>,
     wanted: Wanted,
-    /// What goes on after the answer of a majority.
+    /// Calls that go on after the answer of a majority.
     under_way: TaskTracker,
 }
 

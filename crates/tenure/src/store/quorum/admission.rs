@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::absence::{Noted, SETTLED};
 use super::node::{Memory, Node, Nodes, Vote};
@@ -35,22 +35,42 @@ pub(super) struct Admission {
     nodes: Nodes,
     /// Whether somebody sees to a node.
     under_way: Vec<Arc<AtomicBool>>,
+    /// Whether somebody will.
+    planned: Vec<Arc<AtomicBool>>,
 }
 
 impl Admission {
     pub(super) fn new(nodes: Nodes) -> Self {
-        let under_way = nodes.iter().map(|_| Arc::default()).collect();
-        Self { nodes, under_way }
+        let flags = || nodes.iter().map(|_| Arc::default()).collect();
+        let (under_way, planned) = (flags(), flags());
+        Self { nodes, under_way, planned }
     }
 
-    /// Sees to a node that does not vote, in the background. None if somebody does already.
-    pub(super) fn begin(&self, at: usize) -> Option<JoinHandle<()>> {
+    /// Sees to a node that does not vote, in the background, and again each second until it votes or does not answer. None if somebody
+    /// is at it.
+    pub(super) fn begin(self: &Arc<Self>, at: usize) -> Option<JoinHandle<()>> {
         let under_way = UnderWay::begin(&self.under_way[at])?;
-        let nodes = Arc::clone(&self.nodes);
+        let me = Arc::clone(self);
         Some(tokio::spawn(async move {
-            let _under_way = under_way;
-            let _ = timeout(LIMIT, see_to(&nodes, at)).await;
+            let goes_on = timeout(LIMIT, see_to(&me.nodes, at)).await.unwrap_or(true);
+            drop(under_way);
+            if goes_on {
+                me.plan(at);
+            }
         }))
+    }
+
+    /// Begins in a second, if anybody uses the quorum then.
+    fn plan(self: &Arc<Self>, at: usize) {
+        let Some(planned) = UnderWay::begin(&self.planned[at]) else { return };
+        let me = Arc::downgrade(self);
+        tokio::spawn(async move {
+            sleep(NOTED_AGAIN).await;
+            drop(planned);
+            if let Some(me) = me.upgrade() {
+                drop(me.begin(at));
+            }
+        });
     }
 }
 
@@ -92,19 +112,19 @@ impl Admission {
     }
 }
 
-/// Errors leave things as they are: the next refusal begins this again.
-async fn see_to(nodes: &Nodes, at: usize) {
+/// Returns whether the node has to be seen to again. Errors leave things as they are.
+async fn see_to(nodes: &Nodes, at: usize) -> bool {
     let node = &nodes[at];
     let began = BootTime::now();
     let asked = async |node: &Arc<dyn Node>| {
         let memory = timeout(ANSWERS, node.memory()).await.ok()?.ok()?;
         Some(Answer { memory, took: BootTime::now().since(began) })
     };
-    let Some(own) = asked(node).await else { return };
-    let Some((loss, before)) = own.memory.loss() else { return };
+    let Some(own) = asked(node).await else { return false };
+    let Some((loss, before)) = own.memory.loss() else { return false };
     let noted = Noted::read(before);
     if has_just_been_noted(&noted, &own.memory) {
-        return;
+        return true;
     }
     // They are asked after the loss is found, and once more after the wait: what was known before is too old.
     let others = join_all(nodes.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, node)| asked(node))).await;
@@ -126,6 +146,7 @@ async fn see_to(nodes: &Nodes, at: usize) {
     if let Err(error) = done.await {
         tracing::debug!(%node, %error, "the node did not answer");
     }
+    true
 }
 
 /// Whether there is nothing to do yet, as it seems to the node alone. If its clock was set, the others are asked.
