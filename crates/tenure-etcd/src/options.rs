@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
-use tenure::store::{Credentials, Login, refuse_zone};
-use tenure::{Error, Locker, parse_duration};
+use tenure::store::{Credentials, Login, decoded, refuse_zone, unescaped};
+use tenure::{Error, Locker};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::connection::{Connection, Member};
@@ -20,21 +19,12 @@ const PORT: u16 = 2379;
 const PING: Duration = Duration::from_secs(6);
 const PONG: Duration = Duration::from_secs(2);
 const FORMS: &str = "etcd://host:2379,host:2379/prefix";
-const KNOWN: [&str; 7] = ["timeout", "poll_interval", "prefix", "tls", "ca", "cert", "key"];
 
 /// Settings of an etcd, read from a URL.
 ///
 /// `etcd://[user:password@]host[:port][,host[:port]...][/prefix][?parameters]`, or `etcds://` for TLS. The
 /// hosts are members of one cluster. One is used at a time, and the next one if it fails. Names are
-/// kept behind `prefix/`, as keys of etcd.
-///
-/// | parameter | meaning | default |
-/// |---|---|---|
-/// | `prefix=locks.` | put in front of each key as it is | none, or the path and a slash |
-/// | `timeout=500ms` | operation timeout: how long one call may take | a sixth of the ttl, at most 1 s |
-/// | `poll_interval=50ms` | how often a waiter polls that nobody notifies | 500 ms |
-/// | `tls=yes` | connects with TLS, as `etcds://` does | only with `etcds://` |
-/// | `ca=`, `cert=`, `key=` | PEM files: the authority, the client's certificate and key | the system's authorities |
+/// kept behind `prefix/`, as keys of etcd. The parameters are [`PARAMETERS`](Self::PARAMETERS).
 #[derive(Clone)]
 pub struct Options {
     hosts: Vec<String>,
@@ -46,6 +36,19 @@ pub struct Options {
     ca: Option<PathBuf>,
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
+}
+
+tenure::parameters! {
+    for Options, read into Options:
+    "prefix" = "locks.", "put in front of each key as it is", "the path and a slash" => |o, given| o.set_prefix(given.text)?;
+    "timeout" = "500ms", "operation timeout: how long one call may take", "a sixth of the ttl, at most 1 s"
+        => |o, given| o.timeout = Some(given.duration()?);
+    "poll_interval" = "50ms", "how often a waiter polls that nobody notifies", "500 ms"
+        => |o, given| o.poll_interval = given.duration()?;
+    "tls" = "yes", "connects with TLS, as `etcds://` does", "only with `etcds://`" => |o, given| o.set_tls(given.is_yes()?)?;
+    "ca" = "FILE", "PEM file of the authority", "the system's authorities" => |o, given| o.ca = Some(given.text.into());
+    "cert" = "FILE", "PEM file of the client's certificate", "none" => |o, given| o.cert = Some(given.text.into());
+    "key" = "FILE", "PEM file of the client's key", "none" => |o, given| o.key = Some(given.text.into());
 }
 
 impl Options {
@@ -64,11 +67,11 @@ impl Options {
         let (address, parameters) = rest.split_once('?').unwrap_or((rest, ""));
         // They may be the rest of a password, which no message shows.
         if parameters.contains('@') {
-            return Err(unescaped());
+            return Err(unescaped("an @"));
         }
         let (authority, path) = address.split_once('/').unwrap_or((address, ""));
         if path.contains('@') || authority.matches('@').count() > 1 {
-            return Err(unescaped());
+            return Err(unescaped("an @"));
         }
         let (user, hosts) = authority.rsplit_once('@').map_or((None, authority), |(user, hosts)| (Some(user), hosts));
         let hosts = hosts.split(',').map(host).collect::<Result<_, _>>()?;
@@ -90,23 +93,11 @@ impl Options {
             let password = password.map(|password| decoded("the password", password)).transpose()?;
             options.credentials = Login { user: Some(decoded("the user", name)?), password }.into();
         }
-        options.read(parameters)
+        Self::read_parameters(&mut options, parameters)?;
+        options.checked()
     }
 
-    fn read(mut self, parameters: &str) -> Result<Self, Error> {
-        let mut seen = Vec::new();
-        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
-            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            if !KNOWN.contains(&key) {
-                let what = format!("{key}= is no parameter of this store URL");
-                return Err(Error::invalid(what).with_hint(format!("known are {}", KNOWN.join(", "))));
-            }
-            if seen.contains(&key) {
-                return Err(Error::invalid(format!("{key}= is given twice in the store URL")).with_hint("give it once"));
-            }
-            seen.push(key);
-            self.set(key, decoded(key, value)?)?;
-        }
+    fn checked(self) -> Result<Self, Error> {
         if self.cert.is_some() != self.key.is_some() {
             let what = "the store URL has only one of cert= and key=";
             return Err(Error::invalid(what).with_hint("a client certificate needs both"));
@@ -118,25 +109,20 @@ impl Options {
         Ok(self)
     }
 
-    fn set(&mut self, key: &str, value: String) -> Result<(), Error> {
-        match key {
-            "timeout" => self.timeout = Some(positive(key, &value)?),
-            "poll_interval" => self.poll_interval = positive(key, &value)?,
-            "prefix" if self.layout.prefix.is_empty() => self.layout.prefix = value,
-            "prefix" => {
-                let what = "the store URL has a prefix in its path, and prefix= as well";
-                return Err(Error::invalid(what).with_hint("give one of them"));
-            }
-            "ca" => self.ca = Some(value.into()),
-            "cert" => self.cert = Some(value.into()),
-            "key" => self.key = Some(value.into()),
-            _ => match &*value {
-                "yes" => self.tls = true,
-                "no" if !self.tls => {}
-                "no" => return Err(Error::invalid("tls=no of the store URL contradicts etcds://").with_hint("write etcd://")),
-                other => return Err(Error::invalid(format!("{key}={other} of the store URL is neither yes nor no"))),
-            },
+    fn set_prefix(&mut self, prefix: &str) -> Result<(), Error> {
+        if !self.layout.prefix.is_empty() {
+            let what = "the store URL has a prefix in its path, and prefix= as well";
+            return Err(Error::invalid(what).with_hint("give one of them"));
         }
+        prefix.clone_into(&mut self.layout.prefix);
+        Ok(())
+    }
+
+    fn set_tls(&mut self, tls: bool) -> Result<(), Error> {
+        if self.tls && !tls {
+            return Err(Error::invalid("tls=no of the store URL contradicts etcds://").with_hint("write etcd://"));
+        }
+        self.tls = tls;
         Ok(())
     }
 
@@ -197,23 +183,6 @@ impl Options {
 
 fn unread() -> Error {
     Error::invalid("the store URL cannot be read").with_hint(format!("it looks like {FORMS}"))
-}
-
-/// A character of the password is taken for one of the URL.
-fn unescaped() -> Error {
-    Error::invalid("the store URL cannot be read: it has an @ too many")
-        .with_hint("in the user and the password, write @ as %40, ? as %3F, / as %2F and # as %23")
-}
-
-fn decoded(what: &str, text: &str) -> Result<String, Error> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(std::borrow::Cow::into_owned).map_err(|_| Error::invalid(format!("{what} of the store URL is not UTF-8")))
-}
-
-fn positive(key: &str, value: &str) -> Result<Duration, Error> {
-    let span = parse_duration(value).map_err(|e| e.context(format_args!("the parameter {key}= of the store URL")))?;
-    let zero = || Error::invalid(format!("{key}=0 of the store URL leaves no time")).with_hint("give it a longer time");
-    Some(span).filter(|span| !span.is_zero()).ok_or_else(zero)
 }
 
 /// A host with its port.
@@ -284,10 +253,10 @@ mod tests {
             ("etcd://h:x", "is no number"),
             ("etcd://::1", "cannot be read"),
             ("etcd://h?colour=red", "colour= is no parameter"),
-            ("etcd://h?timeout=0", "leaves no time"),
+            ("etcd://h?timeout=0", "is zero"),
             ("etcd://h?timeout=1s&timeout=1s", "twice"),
             ("etcd://h/a?prefix=b", "in its path"),
-            ("etcd://h?tls=maybe", "neither yes nor no"),
+            ("etcd://h?tls=maybe", "write tls=yes or tls=no"),
             ("etcds://h?tls=no", "contradicts"),
             ("etcds://h?cert=/x", "only one of"),
             ("etcd://h?ca=/x", "no TLS"),

@@ -5,15 +5,13 @@ mod open;
 use std::fmt;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
-use tenure::store::{Credentials, Login, refuse_zone};
-use tenure::{Error, parse_duration};
+use tenure::Error;
+use tenure::store::{Credentials, Login, decoded, refuse_zone, unescaped};
 
 use crate::protocol::Key;
 
 const FORMS: &str = "memcached://host:11211, or memcached://a:11211,b:11211 for several";
 const PORT: u16 = 11_211;
-const KNOWN: [&str; 4] = ["scheme", "prefix", "timeout", "poll_interval"];
 
 /// How locks are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -30,12 +28,7 @@ pub enum Scheme {
 ///
 /// `memcached://[user[:password]@]host[:port][,host[:port]...][?parameters]`
 ///
-/// | parameter | meaning | default |
-/// |---|---|---|
-/// | `scheme=` | `cas`: every kind of lock, with a queue; `add`: mutexes as other libraries keep them | `cas` |
-/// | `prefix=app:` | put in front of each name | |
-/// | `timeout=500ms` | operation timeout: how long one call may take | a sixth of the ttl, at most 1 s |
-/// | `poll_interval=50ms` | how often a waiter polls: nobody notifies it | 100 ms |
+/// The parameters are [`PARAMETERS`](Self::PARAMETERS).
 ///
 /// The key of a name is the prefix and the name, 250 bytes at most. A space is written as `%20`, and
 /// `%` as `%25`.
@@ -48,6 +41,17 @@ pub struct Options {
     pub(crate) prefix: String,
     pub(crate) timeout: Option<Duration>,
     pub(crate) poll_interval: Duration,
+}
+
+tenure::parameters! {
+    for Options, read into Options:
+    "scheme" = "add", "`cas`: every kind of lock, with a queue; `add`: mutexes as other libraries keep them", "`cas`"
+        => |o, given| o.scheme = given.one_of(&[("cas", Scheme::Cas), ("add", Scheme::Add), ("native", Scheme::Cas)])?;
+    "prefix" = "app:", "put in front of each name", "none" => |o, given| o.prefix = checked_prefix(given.text)?;
+    "timeout" = "500ms", "operation timeout: how long one call may take", "a sixth of the ttl, at most 1 s"
+        => |o, given| o.timeout = Some(given.duration()?);
+    "poll_interval" = "50ms", "how often a waiter polls: nobody notifies it", "100 ms"
+        => |o, given| o.poll_interval = given.duration()?;
 }
 
 /// The words of a login; `None` if there is none.
@@ -76,8 +80,7 @@ impl Options {
         let rest = url.strip_prefix("memcached://").ok_or_else(unread)?;
         let (address, parameters) = rest.split_once('?').unwrap_or((rest, ""));
         if parameters.contains('@') || address.matches('@').count() > 1 {
-            return Err(Error::invalid("the store URL cannot be read: it has an @ too many")
-                .with_hint("in the user and the password, write @ as %40, ? as %3F, / as %2F and # as %23"));
+            return Err(unescaped("an @"));
         }
         let (user, hosts) = address.rsplit_once('@').map_or((None, address), |(user, hosts)| (Some(user), hosts));
         let hosts = hosts.strip_suffix('/').unwrap_or(hosts);
@@ -97,35 +100,8 @@ impl Options {
             timeout: None,
             poll_interval: Duration::from_millis(100),
         };
-        let mut seen = Vec::new();
-        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
-            let (key, encoded) = parameter.split_once('=').unwrap_or((parameter, ""));
-            if !KNOWN.contains(&key) {
-                let what = format!("{key}= is no parameter of this store URL");
-                return Err(Error::invalid(what).with_hint(format!("known are {}", KNOWN.join(", "))));
-            }
-            if seen.contains(&key) {
-                return Err(Error::invalid(format!("{key}= is given twice in the store URL")).with_hint("give it once"));
-            }
-            seen.push(key);
-            options.set(key, &decoded(encoded, key)?)?;
-        }
+        Self::read_parameters(&mut options, parameters)?;
         Ok(options)
-    }
-
-    fn set(&mut self, key: &str, value: &str) -> Result<(), Error> {
-        match (key, value) {
-            ("prefix", prefix) => self.prefix = checked_prefix(prefix)?,
-            ("timeout", span) => self.timeout = Some(positive(key, span)?),
-            ("poll_interval", span) => self.poll_interval = positive(key, span)?,
-            (_, "cas" | "native") => self.scheme = Scheme::Cas,
-            (_, "add") => self.scheme = Scheme::Add,
-            (_, other) => {
-                let what = format!("{key}={other} is none of this store");
-                return Err(Error::invalid(what).with_hint("write scheme=cas or scheme=add"));
-            }
-        }
-        Ok(())
     }
 
     /// Sets how to log in, at each server. What these credentials lack is taken from the URL.
@@ -155,13 +131,8 @@ fn server(text: &str) -> Result<(String, u16), Error> {
 
 fn login(text: &str) -> Result<Login, Error> {
     let (username, password) = text.split_once(':').map_or((text, None), |(user, password)| (user, Some(password)));
-    let password = password.map(|password| decoded(password, "the password")).transpose()?;
-    Ok(Login { user: Some(decoded(username, "the user")?), password })
-}
-
-fn decoded(text: &str, of: &str) -> Result<String, Error> {
-    let text = percent_decode_str(text).decode_utf8();
-    text.map(String::from).map_err(|_| Error::invalid(format!("{of} of the store URL is not UTF-8")))
+    let password = password.map(|password| decoded("the password", password)).transpose()?;
+    Ok(Login { user: Some(decoded("the user", username)?), password })
 }
 
 fn checked_prefix(prefix: &str) -> Result<String, Error> {
@@ -171,12 +142,6 @@ fn checked_prefix(prefix: &str) -> Result<String, Error> {
         return Err(Error::invalid(what).with_hint("use a short word, e.g. prefix=app:"));
     }
     Ok(prefix.to_owned())
-}
-
-fn positive(key: &str, value: &str) -> Result<Duration, Error> {
-    let span = parse_duration(value).map_err(|e| e.context(format_args!("the parameter {key}= of the store URL")))?;
-    let zero = || Error::invalid(format!("{key}=0 of the store URL leaves no time")).with_hint("give it a longer time");
-    Some(span).filter(|span| !span.is_zero()).ok_or_else(zero)
 }
 
 /// Without secrets.
@@ -236,7 +201,7 @@ mod tests {
             ("memcached://h?timeout=1s&timeout=2s", "timeout= is given twice"),
             ("memcached://h?timeout=0", "timeout=0"),
             ("memcached://h?timeout=soon", "the parameter timeout="),
-            ("memcached://h?scheme=gets", "scheme=gets is none"),
+            ("memcached://h?scheme=gets", "scheme=gets of the store URL is not known"),
             ("memcached://h?prefix=%0a", "prefix= of the store URL"),
             ("memcached://h?prefix=%ff", "not UTF-8"),
             ("memcached://u:a@b@h", "an @ too many"),

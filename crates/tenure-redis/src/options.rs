@@ -35,21 +35,8 @@ use crate::schemes::timestamp::Unit;
 /// | `redis+sentinel://[user:password@]host[:port],host[:port],.../service[/db]` | the master that Sentinels name; `rediss+sentinel://` with TLS |
 /// | `quorum+redis://[user:password@]host:port,host:port,...` | a [quorum](tenure::store::quorum::Quorum) of independent servers; `quorum+rediss://` with TLS |
 ///
-/// | parameter | meaning | default |
-/// |---|---|---|
-/// | `prefix=app:` | put in front of every key | none |
-/// | `timeout=500ms` | operation timeout: how long one call may take | a sixth of the ttl, at most 1 s |
-/// | `poll_interval=50ms` | how often a waiter polls that nobody notifies | 100 ms |
-/// | `node_timeout=20ms` | time for slow nodes of a quorum after a majority has answered | a 200th of the ttl, 5 to 50 ms |
-/// | `durability=` | [`Durability`] of grants and renewals: `none`, `replicas:K`, `majority` or `aof` | `none` |
-/// | `quiet=yes` | no [`Advice`] about the server's settings | `no` |
-/// | `db=2` | number of the database, for a unix socket too | 0 |
-/// | `ca=`, `cert=`, `key=` | PEM files for `rediss://`: the CA, the client's certificate and key | the system's CAs |
-/// | `sentinel_username=`, `sentinel_password=` | login at the Sentinels, which are not sent that of the servers | none |
-/// | `scheme=` | [`Scheme`]: `native`, `set-nx`, `setnx-expire`, `setnx-expire-lua`, `php`, `getset`, `watch`, `redisson`, `redisson-fair`; of a cluster `native` and Redisson's | `native` |
-/// | `profile=` | library whose keys `scheme=set-nx` uses, see [`Options::profile`] | none |
-/// | `unit=` | unit of the values of `scheme=getset`: `ms` or `s` | `ms` |
-/// | `win=` | how clients of `scheme=getset` compare: `equal` or `past`; tenure acquires the same either way | none |
+/// The parameters are [`PARAMETERS`](Self::PARAMETERS). More about some of them is at [`Durability`], [`Advice`],
+/// [`Scheme`] and [`Options::profile`].
 #[derive(Clone)]
 pub struct Options {
     /// One; the nodes of a quorum; or some of a cluster.
@@ -106,16 +93,7 @@ impl Options {
             advice: None,
             quiet: false,
         };
-        let read = options.set_all(&url);
-        // They may be the rest of a password with a `?` in it, which no message shows.
-        if url.query().is_some_and(|query| query.contains('@')) {
-            read.map_err(|_| {
-                Error::invalid("the store URL cannot be read: it has an @ too many")
-                    .with_hint("in the user and the password, write @ as %40, ? as %3F, / as %2F and # as %23")
-            })?;
-        } else {
-            read?;
-        }
+        options.set_all(&url)?;
         options.machines().try_for_each(|server| server.check())?;
         options.check_databases()?;
         options.check_scheme()?;

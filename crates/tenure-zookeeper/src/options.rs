@@ -5,9 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
-use tenure::store::{Credentials, Login, refuse_zone};
-use tenure::{Error, Locker, parse_duration};
+use tenure::store::{Credentials, Login, decoded, refuse_zone, unescaped};
+use tenure::{Error, Locker};
 use tokio::time::Instant;
 
 use crate::inner::Inner;
@@ -21,7 +20,6 @@ use crate::wire::Acl;
 
 const FORMS: &str = "zookeeper://host1,host2,host3/chroot";
 const PORT: u16 = 2181;
-const KNOWN: [&str; 4] = ["timeout", "poll_interval", "prefix", "acl"];
 /// Longest time for the first contact.
 const FIRST_CONTACT: Duration = Duration::from_secs(5);
 
@@ -30,12 +28,7 @@ const FIRST_CONTACT: Duration = Duration::from_secs(5);
 /// `zookeeper://[user[:password]@]host[:port][,host[:port]...][/chroot][?parameters]`. The port is 2181
 /// if none is given. All paths are below the chroot, as in other clients.
 ///
-/// | parameter | meaning | default |
-/// |---|---|---|
-/// | `prefix=locks` | a path below the chroot: a name `a/b` is at `/chroot/locks/a/b` | none |
-/// | `acl=creator` | `open`: everybody may use the nodes; `creator`: only those who log in as this user | `open` |
-/// | `timeout=500ms` | operation timeout: how long one call may take, and a server be silent | a sixth of the ttl, at most 1 s |
-/// | `poll_interval=50ms` | how often a waiter polls that nobody notifies | 1 s |
+/// The parameters are [`PARAMETERS`](Self::PARAMETERS).
 ///
 /// The user logs in by the scheme `digest`. Its password crosses the network as it is: the store has no TLS.
 #[derive(Clone)]
@@ -47,6 +40,18 @@ pub struct Options {
     acl: Acl,
     timeout: Option<Duration>,
     poll_interval: Duration,
+}
+
+tenure::parameters! {
+    for Options, read into Options:
+    "prefix" = "locks", "a path below the chroot: a name `a/b` is at `/chroot/locks/a/b`", "none"
+        => |o, given| o.prefix = path("the prefix", given.text, o.chroot.is_empty())?;
+    "acl" = "creator", "`open`: everybody may use the nodes; `creator`: only those who log in as this user", "`open`"
+        => |o, given| o.acl = given.one_of(&[("open", Acl::Open), ("creator", Acl::Creator)])?;
+    "timeout" = "500ms", "operation timeout: how long one call may take, and a server be silent", "a sixth of the ttl, at most 1 s"
+        => |o, given| o.timeout = Some(given.duration()?);
+    "poll_interval" = "50ms", "how often a waiter polls that nobody notifies", "1 s"
+        => |o, given| o.poll_interval = given.duration()?;
 }
 
 impl Options {
@@ -66,10 +71,10 @@ impl Options {
         let (login, hosts) = authority.rsplit_once('@').map_or((None, authority), |(login, hosts)| (Some(login), hosts));
         // They may be the rest of a password, which no message shows.
         if login.is_some_and(|login| login.contains('@')) || chroot.contains('@') || parameters.contains('@') {
-            return Err(unescaped('@'));
+            return Err(unescaped("an @"));
         }
         if address.contains('#') || parameters.contains('#') {
-            return Err(unescaped('#'));
+            return Err(unescaped("a #"));
         }
         let (username, password) = login.map_or((None, None), |login| match login.split_once(':') {
             Some((username, password)) => (Some(username), Some(password)),
@@ -86,39 +91,8 @@ impl Options {
             timeout: None,
             poll_interval: Duration::from_secs(1),
         };
-        let mut seen = Vec::new();
-        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
-            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            if !KNOWN.contains(&key) {
-                let what = format!("{key}= is no parameter of this store URL");
-                return Err(Error::invalid(what).with_hint(format!("known are {}", KNOWN.join(", "))));
-            }
-            if seen.contains(&key) {
-                return Err(Error::invalid(format!("{key}= is given twice in the store URL")).with_hint("give it once"));
-            }
-            seen.push(key);
-            options.set(key, &decoded(key, value)?)?;
-        }
+        Self::read_parameters(&mut options, parameters)?;
         Ok(options)
-    }
-
-    fn set(&mut self, key: &str, value: &str) -> Result<(), Error> {
-        match key {
-            "timeout" => self.timeout = Some(positive(key, value)?),
-            "poll_interval" => self.poll_interval = positive(key, value)?,
-            "prefix" => self.prefix = path("the prefix", value, self.chroot.is_empty())?,
-            _ => {
-                self.acl = match value {
-                    "open" => Acl::Open,
-                    "creator" => Acl::Creator,
-                    other => {
-                        let what = format!("{key}={other} is no ACL that tenure makes");
-                        return Err(Error::invalid(what).with_hint("known are open and creator"));
-                    }
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Sets how to log in. What these credentials lack is taken from the URL.
@@ -175,16 +149,6 @@ impl Options {
     }
 }
 
-fn unescaped(sign: char) -> Error {
-    Error::invalid(format!("the store URL cannot be read: it has one {sign} too many"))
-        .with_hint("in the user and the password, write @ as %40, ? as %3F, / as %2F and # as %23")
-}
-
-fn decoded(what: &str, text: &str) -> Result<String, Error> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(Into::into).map_err(|_| Error::invalid(format!("{what} of the store URL is not UTF-8")))
-}
-
 /// A path with a / in front, or nothing.
 fn path(what: &str, text: &str, is_top: bool) -> Result<String, Error> {
     let text = text.strip_prefix('/').unwrap_or(text);
@@ -212,12 +176,6 @@ fn host(text: &str) -> Result<Host, Error> {
         None => return Err(bad("goes on behind its ]")),
     };
     Ok(Host { name: decoded("a host", name)?, port })
-}
-
-fn positive(key: &str, value: &str) -> Result<Duration, Error> {
-    let span = parse_duration(value).map_err(|e| e.context(format_args!("the parameter {key}= of the store URL")))?;
-    let zero = || Error::invalid(format!("{key}=0 of the store URL leaves no time")).with_hint("give it a longer time");
-    Some(span).filter(|span| !span.is_zero()).ok_or_else(zero)
 }
 
 /// Without secrets.

@@ -9,6 +9,7 @@ mod credentials;
 mod features;
 pub(crate) mod lease;
 pub(crate) mod memory;
+mod parameters;
 pub mod quorum;
 pub mod record;
 mod request;
@@ -26,6 +27,9 @@ use futures_util::stream::BoxStream;
 pub use self::connect::connect;
 pub use self::credentials::{Credentials, Login};
 pub use self::features::{Features, operation_timeout};
+pub use self::parameters::{Given, Parameter};
+#[doc(hidden)]
+pub use self::parameters::{decoded, read_parameters, unescaped};
 pub use self::request::{AcquireReply, Busy, Durable, Enqueue, Grant, Notice, ReleaseReply, RenewReply, Request};
 pub use self::several::{too_few, turn};
 #[doc(hidden)]
