@@ -9,38 +9,33 @@ use crate::schemes::timestamp::Unit;
 
 tenure::parameters! {
     for Options, read into Options:
-    "prefix" = "app:", "put in front of every key", "none" => |o, given| given.text.clone_into(&mut o.prefix);
-    "timeout" = "500ms", "operation timeout: how long one call may take", "a sixth of the ttl, at most 1 s"
-        => |o, given| o.timeout = Some(given.duration()?);
-    "poll_interval" = "50ms", "how often a waiter polls that nobody notifies", "100 ms"
-        => |o, given| o.poll_interval = given.duration()?;
+    "prefix" = "app:", "put in front of every key", "none" => |o, v| v.text.clone_into(&mut o.prefix);
+    "timeout" = "500ms", "timeout of one operation", "a sixth of the ttl, at most 1 s" => |o, v| o.timeout = Some(v.duration()?);
+    "poll_interval" = "50ms", "how often a waiter polls that nobody notifies", "100 ms" => |o, v| o.poll_interval = v.duration()?;
     "node_timeout" = "20ms", "of a quorum: time for slow servers after a majority has answered", "a 200th of the ttl, 5 to 50 ms"
-        => |o, given| o.set_node_timeout(given)?;
+        => |o, v| o.set_node_timeout(v)?;
     "durability" = "LEVEL", "copies to be confirmed before a grant or a renewal counts: `none`, `replicas:K`, `majority` (of the \
         server and its replicas), `aof` (the server's own disk; Redis 7.2). Not with `scheme=`, not for a quorum or a cluster", "`none`"
-        => |o, given| o.durability = given.text.parse()?;
-    "quiet" = "yes", "no warning about a server that may evict locks, or is a replica", "`no`"
-        => |o, given| o.quiet = given.is_yes()?;
+        => |o, v| o.durability = v.text.parse()?;
+    "quiet" = "yes", "no warning about a server that may evict locks, or is a replica", "`no`" => |o, v| o.quiet = v.is_yes()?;
     "db" = "2", "number of the database, for a unix socket too", "0"
-        => |o, given| o.servers.iter_mut().try_for_each(|server| server.set_db(given.text))?;
-    "ca" = "FILE", "with TLS: PEM file of the authority", "the system's authorities" => |o, given| o.set_tls_file(given)?;
-    "cert" = "FILE", "with TLS: PEM file of the client's certificate", "none" => |o, given| o.set_tls_file(given)?;
-    "key" = "FILE", "with TLS: PEM file of the client's key", "none" => |o, given| o.set_tls_file(given)?;
+        => |o, v| o.servers.iter_mut().try_for_each(|server| server.set_db(v.text))?;
+    "ca" = "FILE", "with TLS: PEM file of the authority", "the system's authorities" => |o, v| o.set_tls_file(v)?;
+    "cert" = "FILE", "with TLS: PEM file of the client's certificate", "none" => |o, v| o.set_tls_file(v)?;
+    "key" = "FILE", "with TLS: PEM file of the client's key", "none" => |o, v| o.set_tls_file(v)?;
     "sentinel_username" = "NAME", "login at the Sentinels, which are not sent that of the servers", "none"
-        => |o, given| o.log_in_at_sentinels(given, Login::of_user(given.text))?;
+        => |o, v| o.log_in_at_sentinels(v, Login::of_user(v.text))?;
     "sentinel_password" = "SECRET", "password at the Sentinels", "none"
-        => |o, given| o.log_in_at_sentinels(given, Login::of_password(given.text))?;
+        => |o, v| o.log_in_at_sentinels(v, Login::of_password(v.text))?;
     "scheme" = "NAME", "takes locks as other clients do: `set-nx`, `setnx-expire`, `setnx-expire-lua`, `php`, `getset`, `watch`, \
-        `redisson` or `redisson-fair`; of a cluster, Redisson's alone", "`native`" => |o, given| o.scheme = given.text.parse()?;
+        `redisson` or `redisson-fair`; of a cluster, Redisson's alone", "`native`" => |o, v| o.scheme = v.text.parse()?;
     "profile" = "LIBRARY", "with `scheme=set-nx`: library whose keys they are: `redis-py`, `redsync`, `redislock`, `pottery`, \
-        `redlock.net`, `shedlock`; `spring`, `python-redis-lock` and `rueidislock`, whose waiters are woken; `rueidislock-one` for \
-        one with KeyMajority 1", "none" => |o, given| o.profile = Some(given.text.parse()?);
-    "unit" = "s", "with `scheme=getset`: unit of the values of keys, `ms` or `s`", "`ms`" => |o, given| {
-        o.unit = given.one_of(&[("ms", Unit::Millis), ("s", Unit::Seconds)])?;
-        o.getset = Some("unit");
-    };
+        `redlock.net`, `shedlock`; `spring`, `python-redis-lock` and `rueidislock`, whose waiters are woken; `rueidislock-one`", "none"
+        => |o, v| o.profile = Some(v.text.parse()?);
+    "unit" = "s", "with `scheme=getset`: unit of the values of keys, `ms` or `s`", "`ms`"
+        => |o, v| (o.unit, o.getset) = (v.one_of(&[("ms", Unit::Millis), ("s", Unit::Seconds)])?, Some("unit"));
     "win" = "past", "with `scheme=getset`: how clients see that they have won, `equal` or `past`; tenure acquires the same either way",
-        "none" => |o, given| o.getset = Some(given.one_of(&[("equal", "win"), ("past", "win")])?);
+        "none" => |o, v| o.getset = Some(v.one_of(&[("equal", "win"), ("past", "win")])?);
 }
 
 impl Options {

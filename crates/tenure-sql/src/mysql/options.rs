@@ -49,25 +49,24 @@ pub struct Options {
 
 tenure::parameters! {
     for Options, read into Settings:
-    "table" = "locks", "the table, with its database if need be", "`tenure_lock`" => |s, given| s.table = table::table(given.text)?;
-    "create" = "yes", "makes the table if it is missing", "`tenure migration` prints how to make it"
-        => |s, given| s.create = given.is_yes()?;
-    "timeout" = "500ms", "operation timeout: how long one call may take", "a sixth of the ttl, at most 1 s"
-        => |s, given| s.terms.timeout = Some(given.duration()?);
+    "table" = "locks", "the table, with its database if need be", "`tenure_lock`" => |s, v| s.table = table::table(v.text)?;
+    "create" = "yes", "makes the table if it is missing", "an error prints how to make it" => |s, v| s.create = v.is_yes()?;
+    "timeout" = "500ms", "timeout of one operation", "a sixth of the ttl, at most 1 s"
+        => |s, v| s.terms.timeout = Some(v.duration()?);
     "poll_interval" = "50ms", "how often a waiter polls: nobody notifies it", "100 ms"
-        => |s, given| s.terms.poll_interval = given.duration()?;
+        => |s, v| s.terms.poll_interval = v.duration()?;
     "sslmode" = "MODE", "`disable`; `require`: the certificate is checked if there is a `ca=`; `verify-full`",
-        "`disable`, with a `ca=` `require`" => |s, given| s.security = Some(table::security(given)?);
-    "ca" = "FILE", "PEM file of the authority", "well-known authorities" => |s, given| s.files.ca = Some(given.text.into());
-    "cert" = "FILE", "PEM file of the client's certificate", "none" => |s, given| s.files.cert = Some(given.text.into());
-    "key" = "FILE", "PEM file of the client's key", "none" => |s, given| s.files.key = Some(given.text.into());
+        "`disable`, with a `ca=` `require`" => |s, v| s.security = Some(table::security(v)?);
+    "ca" = "FILE", "PEM file of the authority", "well-known authorities" => |s, v| s.files.ca = Some(v.text.into());
+    "cert" = "FILE", "PEM file of the client's certificate", "none" => |s, v| s.files.cert = Some(v.text.into());
+    "key" = "FILE", "PEM file of the client's key", "none" => |s, v| s.files.key = Some(v.text.into());
     "writers" = "one", "of a Galera cluster or a group: all clients write through one server, so clocks are not compared",
-        "they are compared" => |s, given| s.writers_one = given.one_of(&[("one", true)])?;
+        "they are compared" => |s, v| s.writers_one = v.one_of(&[("one", true)])?;
     "members" = "a:3306,b:3306", "where the servers of a Galera cluster are", "where the server says"
-        => |s, given| s.members = given.text.split(',').map(str::to_owned).collect();
+        => |s, v| s.members = v.text.split(',').map(str::to_owned).collect();
     "scheme" = "advisory", "`native`: the table; `advisory`: session locks, without `table` and `create`", "`native`"
-        => |s, given| s.advisory = table::advisory(given)?;
-    "prefix" = "app.", "with `scheme=advisory`: put in front of each name", "none" => |s, given| given.text.clone_into(&mut s.prefix);
+        => |s, v| s.advisory = table::advisory(v)?;
+    "prefix" = "app.", "with `scheme=advisory`: put in front of each name", "none" => |s, v| v.text.clone_into(&mut s.prefix);
 }
 
 impl Options {

@@ -47,24 +47,23 @@ pub struct Options {
 
 tenure::parameters! {
     for Options, read into Settings:
-    "table" = "locks.door", "the table, with its schema if need be", "`tenure_lock`" => |s, given| s.table = table::table(given.text)?;
-    "create" = "yes", "makes the table if it is missing", "`tenure migration` prints how to make it"
-        => |s, given| s.create = given.is_yes()?;
-    "timeout" = "500ms", "operation timeout: how long one call may take", "a sixth of the ttl, at most 1 s"
-        => |s, given| s.terms.timeout = Some(given.duration()?);
+    "table" = "locks.door", "the table, with its schema if need be", "`tenure_lock`" => |s, v| s.table = table::table(v.text)?;
+    "create" = "yes", "makes the table if it is missing", "an error prints how to make it" => |s, v| s.create = v.is_yes()?;
+    "timeout" = "500ms", "timeout of one operation", "a sixth of the ttl, at most 1 s"
+        => |s, v| s.terms.timeout = Some(v.duration()?);
     "poll_interval" = "50ms", "how often a waiter polls that nobody notifies", "100 ms"
-        => |s, given| s.terms.poll_interval = given.duration()?;
-    "listen" = "no", "waiters are not notified, and poll", "they are notified" => |s, given| s.listen = given.is_yes()?;
+        => |s, v| s.terms.poll_interval = v.duration()?;
+    "listen" = "no", "waiters are not notified, and poll", "they are notified" => |s, v| s.listen = v.is_yes()?;
     "sslmode" = "MODE", "`disable`; `prefer` and `require`: the certificate is checked if there is a `ca=`; `verify-full`", "`prefer`"
-        => |s, given| s.security = Some(table::security(given)?);
-    "ca" = "FILE", "PEM file of the authority", "the system's authorities" => |s, given| s.files.ca = Some(given.text.into());
-    "cert" = "FILE", "PEM file of the client's certificate", "none" => |s, given| s.files.cert = Some(given.text.into());
-    "key" = "FILE", "PEM file of the client's key", "none" => |s, given| s.files.key = Some(given.text.into());
+        => |s, v| s.security = Some(table::security(v)?);
+    "ca" = "FILE", "PEM file of the authority", "the system's authorities" => |s, v| s.files.ca = Some(v.text.into());
+    "cert" = "FILE", "PEM file of the client's certificate", "none" => |s, v| s.files.cert = Some(v.text.into());
+    "key" = "FILE", "PEM file of the client's key", "none" => |s, v| s.files.key = Some(v.text.into());
     "scheme" = "advisory", "`native`: the table; `advisory`: session locks, without `table`, `create` and `listen`", "`native`"
-        => |s, given| s.advisory = table::advisory(given)?;
-    "application_name" = "NAME", "as PostgreSQL has it", "`tenure`" => |s, given| s.pass(given);
-    "options" = "TEXT", "as PostgreSQL has it", "none" => |s, given| s.pass(given);
-    "channel_binding" = "MODE", "as PostgreSQL has it", "`prefer`" => |s, given| s.pass(given);
+        => |s, v| s.advisory = table::advisory(v)?;
+    "application_name" = "NAME", "as PostgreSQL has it", "`tenure`" => |s, v| s.pass(v);
+    "options" = "TEXT", "as PostgreSQL has it", "none" => |s, v| s.pass(v);
+    "channel_binding" = "MODE", "as PostgreSQL has it", "`prefer`" => |s, v| s.pass(v);
 }
 
 impl Options {

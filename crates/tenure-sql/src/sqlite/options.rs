@@ -37,10 +37,10 @@ pub struct Options {
 tenure::parameters! {
     for Options, read into Options:
     "mode" = "0660", "mode of a file that is made, and of its -wal and -shm: 0600 for one user, 0660 for a group, 0666 for all",
-        "0600, with `group=` 0660" => |o, given| o.mode = Some(octal(given.text)?);
+        "0600, with `group=` 0660" => |o, v| o.mode = Some(octal(v.text)?);
     "group" = "NAME", "group of a file that is made, by its name or number", "that of the process"
-        => |o, given| o.group = Some(group_number(given.text)?);
-    "scheme" = "native", "the only scheme of a file", "`native`" => |_o, given| given.one_of(&[("native", ())])?;
+        => |o, v| o.group = Some(group_number(v.text)?);
+    "scheme" = "native", "the only scheme of a file", "`native`" => |_o, v| v.one_of(&[("native", ())])?;
 }
 
 impl Options {

@@ -1,11 +1,9 @@
 //! The parameters of a store URL: what stands behind its `?`.
 
-use std::borrow::Cow;
 use std::mem::replace;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
-
+use super::address::{decoded, unescaped};
 use crate::{Error, parse_duration};
 
 /// A parameter of a store URL. [`parameters!`](crate::parameters) makes the table of a store.
@@ -127,28 +125,23 @@ macro_rules! parameters {
                         Ok(())
                     }
                 ),+];
-                $crate::store::read_parameters(text, Self::PARAMETERS, |at, given| SET[at](settings, given))
+                $crate::store::read_parameters(text, Self::PARAMETERS, &mut |at, given| SET[at](settings, given))
             }
         }
     };
 }
 
-/// Reads the parameters of a URL, and has each set by its index in the table.
+/// Sets the parameter at an index of the table.
+type Set<'a> = &'a mut dyn FnMut(usize, &Given<'_>) -> Result<(), Error>;
+
+/// Reads the parameters of a URL by a table.
 #[doc(hidden)]
-pub fn read_parameters(
-    text: &str,
-    table: &[Parameter],
-    set: impl FnMut(usize, &Given<'_>) -> Result<(), Error>,
-) -> Result<Vec<&'static str>, Error> {
+pub fn read_parameters(text: &str, table: &[Parameter], set: Set<'_>) -> Result<Vec<&'static str>, Error> {
     let read = read_each(text, table, set);
     if text.contains('@') { read.map_err(|_| unescaped("an @")) } else { read }
 }
 
-fn read_each(
-    text: &str,
-    table: &[Parameter],
-    mut set: impl FnMut(usize, &Given<'_>) -> Result<(), Error>,
-) -> Result<Vec<&'static str>, Error> {
+fn read_each(text: &str, table: &[Parameter], set: Set<'_>) -> Result<Vec<&'static str>, Error> {
     let mut seen = Vec::new();
     for parameter in text.split('&').filter(|parameter| !parameter.is_empty()) {
         let (key, raw) = parameter.split_once('=').unwrap_or((parameter, ""));
@@ -181,20 +174,6 @@ fn distance(from: &str, to: &str) -> usize {
         }
     }
     row[to.len()]
-}
-
-/// Decodes a part of a store URL.
-#[doc(hidden)]
-pub fn decoded(what: &str, text: &str) -> Result<String, Error> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(Cow::into_owned).map_err(|_| Error::invalid(format!("{what} of the store URL is not UTF-8")))
-}
-
-/// Refuses a store URL in which a character of the password is taken for one of the URL.
-#[doc(hidden)]
-pub fn unescaped(sign: &str) -> Error {
-    Error::invalid(format!("the store URL cannot be read: it has {sign} too many"))
-        .with_hint("in the user and the password, write @ as %40, ? as %3F, / as %2F and # as %23")
 }
 
 #[cfg(test)]
