@@ -78,7 +78,9 @@ impl Options {
             let what = "the store URL has a path, and memcached has no databases";
             return Err(Error::invalid(what).with_hint(format!("it looks like {FORMS}")));
         }
-        servers.iter_mut().for_each(|server| server.name.make_ascii_lowercase());
+        for server in &mut servers {
+            server.name.make_ascii_lowercase();
+        }
         if servers.iter().enumerate().any(|(at, server)| servers[..at].contains(server)) {
             return Err(Error::invalid("the store URL names a server twice").with_hint("name each once"));
         }

@@ -4,7 +4,6 @@ mod open;
 mod parameters;
 mod sentinel;
 mod server;
-mod text;
 mod topology;
 
 use std::fmt;
@@ -12,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::Error;
-use tenure::store::{Credentials, refuse_zone};
+use tenure::store::Credentials;
 
 use self::sentinel::Group;
 use self::server::Server;
@@ -67,16 +66,15 @@ impl Options {
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        refuse_zone(text)?;
-        let (topology, servers, group, url) = match Group::read(text)? {
-            Some((group, server, url)) => (Topology::One, vec![server], Some(group), url),
-            None => servers(text).map(|(topology, servers, url)| (topology, servers, None, url))?,
-        };
-        if url.fragment().is_some() {
-            // Not shown: it may be the rest of a password.
+        if text.contains('#') {
+            // Not shown: what follows may be the rest of a password.
             let what = "the store URL has a #, and what follows one means nothing here";
             return Err(Error::invalid(what).with_hint("leave it out, or write %23 for a # that is part of a name or password"));
         }
+        let (topology, servers, group, parameters) = match Group::read(text)? {
+            Some((group, server, parameters)) => (Topology::One, vec![server], Some(group), parameters),
+            None => servers(text).map(|(topology, servers, parameters)| (topology, servers, None, parameters))?,
+        };
         let mut options = Self {
             servers,
             topology,
@@ -93,7 +91,7 @@ impl Options {
             advice: None,
             quiet: false,
         };
-        options.set_all(&url)?;
+        options.set_all(&parameters)?;
         options.machines().try_for_each(|server| server.check())?;
         options.check_databases()?;
         options.check_scheme()?;
@@ -258,7 +256,7 @@ mod tests {
             ("valkey://h:7/3", "redis://h:7/3"),
             ("rediss://u:secret@h?ca=/ca.pem", "rediss://h:6379"),
             ("redis://[::1]:7000", "redis://[::1]:7000"),
-            ("redis+unix:///run/redis.sock?db=2", "redis+unix:///run/redis.sock"),
+            ("redis+unix:///run/redis@1.sock?db=2", "redis+unix:///run/redis@1.sock"),
             ("unix:///run/redis.sock", "redis+unix:///run/redis.sock"),
             ("redis+cluster://u:secret@h:1,h:2", "the cluster of redis://h:1, redis://h:2"),
             ("valkeys+cluster://h", "the cluster of rediss://h:6379"),
@@ -298,6 +296,9 @@ mod tests {
             ("redis+cluster://:hunter2@h:1,h:2/1", "can be no node of a cluster"),
             ("redis+cluster://:hunter2@h:1,h:2?db=1", "can be no node of a cluster"),
             ("redis+cluster://:hunter2@h:1,h:1", "twice"),
+            ("redis://:hunter2@a,b", "several servers"),
+            ("quorum+redis://:hunter2@a,b", "3 at least"),
+            ("redis://u:hunter2@a,u:hunter2@b", "an @ too many"),
             ("unix+cluster:///x", "can be no node of a cluster"),
             ("redis+cluster://:hunter2@h?prefix=a{b:", "prefix=a{b:"),
             ("redis+cluster://:hunter2@h?scheme=redisson&prefix=a}:", "prefix=a}:"),

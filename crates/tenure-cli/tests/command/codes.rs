@@ -336,7 +336,7 @@ fn help_is_short_and_leads_to_the_rest() {
     }
 }
 
-/// The page of the stores has every kind of URL that the command says it speaks.
+/// The page of the stores has every kind of URL that the command says it speaks, and every parameter.
 #[test]
 fn the_page_of_the_stores_has_every_kind_of_url() {
     let place = Place::new();
@@ -347,6 +347,9 @@ fn the_page_of_the_stores_has_every_kind_of_url() {
     assert!(spoken.len() > 10, "{refused:?}");
     for kind in spoken {
         assert!(page.contains(kind), "{kind}: {page}");
+    }
+    for (scheme, table) in tenure_stores::PARAMETERS {
+        assert!(table.iter().all(|row| page.contains(&format!("\n  {}={}", row.name, row.value))), "{scheme}: {page}");
     }
 }
 

@@ -2,7 +2,6 @@
 
 use tenure::Error;
 use tenure::store::{Given, Login};
-use url::Url;
 
 use super::Options;
 use crate::schemes::timestamp::Unit;
@@ -39,11 +38,9 @@ tenure::parameters! {
 }
 
 impl Options {
-    /// Sets all of them.
-    pub(super) fn set_all(&mut self, url: &Url) -> Result<(), Error> {
-        // As in a form, a + is a space: prefixes are kept that have one.
-        let text = url.query().unwrap_or_default().replace('+', " ");
-        Self::read_parameters(self, &text).map(drop)
+    /// Sets all of them. As in a form, a + is a space: there are prefixes with one.
+    pub(super) fn set_all(&mut self, text: &str) -> Result<(), Error> {
+        Self::read_parameters(self, &text.replace('+', " ")).map(drop)
     }
 
     fn set_node_timeout(&mut self, given: &Given<'_>) -> Result<(), Error> {

@@ -27,7 +27,7 @@ pub(crate) struct Settings {
     pub(crate) advisory: bool,
     /// In front of the name of each such lock.
     pub(crate) prefix: String,
-    /// What the database's own library reads, as it stands in the URL.
+    /// Parameters of the database's own library, as they stand in the URL.
     pub(crate) passed: Vec<String>,
 }
 

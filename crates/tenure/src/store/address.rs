@@ -16,7 +16,7 @@ pub struct Address<'a> {
     pub scheme: String,
     /// The login, decoded.
     pub login: Login,
-    /// The servers, one at least.
+    /// The servers, one at least. None if the scheme ends with `unix`: the path names a socket.
     pub hosts: Vec<Host>,
     /// The path without its first slash, as it stands.
     pub path: &'a str,
@@ -42,20 +42,25 @@ impl<'a> Address<'a> {
         refuse_zone(url)?;
         let wrong = |what: &str| Error::invalid(format!("the store URL {what}")).with_hint(format!("it looks like {form}"));
         let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("cannot be read"))?;
-        let scheme = schemes.iter().find(|known| scheme.eq_ignore_ascii_case(known)).ok_or_else(|| wrong("cannot be read"))?;
+        let known = schemes.iter().find(|known| scheme.eq_ignore_ascii_case(known));
+        let is_scheme = scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+.-".contains(&b));
+        let other = || if is_scheme { format!("cannot begin with {scheme}://") } else { "cannot be read".to_owned() };
+        let scheme = known.ok_or_else(|| wrong(&other()))?;
+        let is_unix = scheme.ends_with("unix");
         let (address, parameters) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = address.split_once('/').unwrap_or((address, ""));
-        // They may be the rest of a password, which no message shows.
-        if address.matches('@').count() > 1 || path.contains('@') || parameters.contains('@') {
+        let (login, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
+        // They may be the rest of a password, which no message shows, or each host has a login.
+        if path.contains('@') && !is_unix || login.contains('@') && login.contains(',') {
             return Err(unescaped("an @"));
         }
-        let (login, hosts) = authority.split_once('@').unwrap_or(("", authority));
         let (user, password) = login.split_once(':').map_or((login, None), |(user, password)| (user, Some(password)));
         let user = Some(decoded("the user", user)?).filter(|user| !user.is_empty());
         let login = Login { user, password: password.map(|text| decoded("the password", text)).transpose()? };
         // It may be a password without its host.
         let host = |text| Host::read(text, port).map_err(|why| wrong(&format!("has a host that {why}")));
-        let hosts = hosts.split(',').map(host).collect::<Result<_, _>>()?;
+        let hosts = if is_unix { Ok(Vec::new()) } else { hosts.split(',').map(host).collect() };
+        let hosts = hosts.map_err(|e| if parameters.contains('@') { unescaped("an @") } else { e })?;
         Ok(Self { scheme: (*scheme).to_owned(), login, hosts, path, parameters })
     }
 }
@@ -119,7 +124,7 @@ mod tests {
     fn bad_urls_are_refused_with_what_to_write() {
         for (url, why) in [
             ("store:h", "cannot be read; it looks like store://host:7/path"),
-            ("http://h", "looks like"),
+            ("http://h", "cannot begin with http://"),
             ("store://", "is empty"),
             ("store://a,,b", "is empty"),
             ("store://::1", "is empty"),
@@ -129,7 +134,7 @@ mod tests {
             ("store://[::1", "has no ]"),
             ("store://%ff", "is not UTF-8"),
             ("store://u:%ff@h", "the password of the store URL is not UTF-8"),
-            ("store://u:s3cret@x@h", "an @ too many"),
+            ("store://u:s3cret@a,u:s3cret@b", "an @ too many"),
             ("store://u:s3c/ret@h", "an @ too many"),
             ("store://u:s3c?ret@h", "an @ too many"),
         ] {
