@@ -55,7 +55,7 @@ impl Server {
         let servers: Vec<Self> = url.hosts.iter().map(|host| server(at(host), db)).collect();
         let is_named_before = |(at, server): &(usize, &Self)| servers[..*at].iter().any(|other| other.host() == server.host());
         if let Some((_, twice)) = servers.iter().enumerate().find(is_named_before) {
-            let what = format!("the store URL names {} twice", twice.host());
+            let what = format!("the store URL names {twice} twice");
             return Err(Error::invalid(what).with_hint("name each server once"));
         }
         Ok(servers)

@@ -109,7 +109,7 @@ impl Settings {
     fn check(&self, given: &[&str]) -> Result<(), Error> {
         let (others, scheme) = if self.advisory { (OF_TABLES, "session locks") } else { (OF_SESSIONS, "a table") };
         let Some(other) = given.iter().find(|key| others.contains(key)) else { return Ok(()) };
-        let what = format!("{other}= of the store URL is not for the locks of {scheme}");
+        let what = format!("{other}= of the store URL is not for {scheme}");
         Err(Error::invalid(what).with_hint("leave it out, or correct scheme="))
     }
 
