@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
-use tenure::store::{Credentials, Login, refuse_zone};
-use tenure::{Error, Locker, parse_duration};
+use tenure::store::{Address, Credentials, Host, decoded};
+use tenure::{Error, Locker};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::connection::{Connection, Member};
@@ -20,24 +19,15 @@ const PORT: u16 = 2379;
 const PING: Duration = Duration::from_secs(6);
 const PONG: Duration = Duration::from_secs(2);
 const FORMS: &str = "etcd://host:2379,host:2379/prefix";
-const KNOWN: [&str; 7] = ["timeout", "poll_interval", "prefix", "tls", "ca", "cert", "key"];
 
 /// Settings of an etcd, read from a URL.
 ///
 /// `etcd://[user:password@]host[:port][,host[:port]...][/prefix][?parameters]`, or `etcds://` for TLS. The
 /// hosts are members of one cluster. One is used at a time, and the next one if it fails. Names are
-/// kept behind `prefix/`, as keys of etcd.
-///
-/// | parameter | meaning | default |
-/// |---|---|---|
-/// | `prefix=locks.` | put in front of each key as it is | none, or the path and a slash |
-/// | `timeout=500ms` | operation timeout: how long one call may take | a sixth of the ttl, at most 1 s |
-/// | `poll_interval=50ms` | how often a waiter polls that nobody notifies | 500 ms |
-/// | `tls=yes` | connects with TLS, as `etcds://` does | only with `etcds://` |
-/// | `ca=`, `cert=`, `key=` | PEM files: the authority, the client's certificate and key | the system's authorities |
+/// kept behind `prefix/`, as keys of etcd. The parameters are [`PARAMETERS`](Self::PARAMETERS).
 #[derive(Clone)]
 pub struct Options {
-    hosts: Vec<String>,
+    hosts: Vec<Host>,
     credentials: Credentials,
     layout: Layout,
     timeout: Option<Duration>,
@@ -48,65 +38,41 @@ pub struct Options {
     key: Option<PathBuf>,
 }
 
+tenure::parameters! {
+    for Options, read into Options:
+    "prefix" = "locks.", "put in front of each key as it is", "the path and a slash" => |o, v| o.set_prefix(v.text)?;
+    "timeout" = "500ms", "timeout of one operation", "a sixth of the ttl, at most 1 s" => |o, v| o.timeout = Some(v.duration()?);
+    "poll_interval" = "50ms", "how often a waiter polls that nobody notifies", "500 ms" => |o, v| o.poll_interval = v.duration()?;
+    "tls" = "yes", "connects with TLS, as `etcds://` does", "only with `etcds://`" => |o, v| o.set_tls(v.is_yes()?)?;
+    "ca" = "FILE", "PEM file of the authority", "the system's authorities" => |o, v| o.ca = Some(v.text.into());
+    "cert" = "FILE", "PEM file of the client's certificate", "none" => |o, v| o.cert = Some(v.text.into());
+    "key" = "FILE", "PEM file of the client's key", "none" => |o, v| o.key = Some(v.text.into());
+}
+
 impl Options {
     /// Reads a URL.
     ///
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
     pub fn parse(url: &str) -> Result<Self, Error> {
-        refuse_zone(url)?;
-        let (scheme, rest) = url.split_once("://").ok_or_else(unread)?;
-        let tls = match &*scheme.to_ascii_lowercase() {
-            "etcd" => false,
-            "etcds" => true,
-            _ => return Err(unread()),
-        };
-        let (address, parameters) = rest.split_once('?').unwrap_or((rest, ""));
-        // They may be the rest of a password, which no message shows.
-        if parameters.contains('@') {
-            return Err(unescaped());
-        }
-        let (authority, path) = address.split_once('/').unwrap_or((address, ""));
-        if path.contains('@') || authority.matches('@').count() > 1 {
-            return Err(unescaped());
-        }
-        let (user, hosts) = authority.rsplit_once('@').map_or((None, authority), |(user, hosts)| (Some(user), hosts));
-        let hosts = hosts.split(',').map(host).collect::<Result<_, _>>()?;
-        let path = decoded("the path", path.trim_end_matches('/'))?;
-        let prefix = if path.is_empty() { String::new() } else { path + "/" };
+        let address = Address::read(url, &["etcd", "etcds"], PORT, FORMS)?;
+        let path = decoded("the path", address.path.trim_end_matches('/'))?;
         let mut options = Self {
-            hosts,
-            credentials: Credentials::default(),
-            layout: Layout { prefix },
+            hosts: address.hosts,
+            credentials: address.login.into(),
+            layout: Layout { prefix: if path.is_empty() { path } else { path + "/" } },
             timeout: None,
             poll_interval: Duration::from_millis(500),
-            tls,
+            tls: address.scheme == "etcds",
             ca: None,
             cert: None,
             key: None,
         };
-        if let Some(user) = user {
-            let (name, password) = user.split_once(':').map_or((user, None), |(name, password)| (name, Some(password)));
-            let password = password.map(|password| decoded("the password", password)).transpose()?;
-            options.credentials = Login { user: Some(decoded("the user", name)?), password }.into();
-        }
-        options.read(parameters)
+        Self::read_parameters(&mut options, address.parameters)?;
+        options.checked()
     }
 
-    fn read(mut self, parameters: &str) -> Result<Self, Error> {
-        let mut seen = Vec::new();
-        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
-            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            if !KNOWN.contains(&key) {
-                let what = format!("{key}= is no parameter of this store URL");
-                return Err(Error::invalid(what).with_hint(format!("known are {}", KNOWN.join(", "))));
-            }
-            if seen.contains(&key) {
-                return Err(Error::invalid(format!("{key}= is given twice in the store URL")).with_hint("give it once"));
-            }
-            seen.push(key);
-            self.set(key, decoded(key, value)?)?;
-        }
+    fn checked(self) -> Result<Self, Error> {
         if self.cert.is_some() != self.key.is_some() {
             let what = "the store URL has only one of cert= and key=";
             return Err(Error::invalid(what).with_hint("a client certificate needs both"));
@@ -118,25 +84,20 @@ impl Options {
         Ok(self)
     }
 
-    fn set(&mut self, key: &str, value: String) -> Result<(), Error> {
-        match key {
-            "timeout" => self.timeout = Some(positive(key, &value)?),
-            "poll_interval" => self.poll_interval = positive(key, &value)?,
-            "prefix" if self.layout.prefix.is_empty() => self.layout.prefix = value,
-            "prefix" => {
-                let what = "the store URL has a prefix in its path, and prefix= as well";
-                return Err(Error::invalid(what).with_hint("give one of them"));
-            }
-            "ca" => self.ca = Some(value.into()),
-            "cert" => self.cert = Some(value.into()),
-            "key" => self.key = Some(value.into()),
-            _ => match &*value {
-                "yes" => self.tls = true,
-                "no" if !self.tls => {}
-                "no" => return Err(Error::invalid("tls=no of the store URL contradicts etcds://").with_hint("write etcd://")),
-                other => return Err(Error::invalid(format!("{key}={other} of the store URL is neither yes nor no"))),
-            },
+    fn set_prefix(&mut self, prefix: &str) -> Result<(), Error> {
+        if !self.layout.prefix.is_empty() {
+            let what = "the store URL has a prefix in its path, and prefix= as well";
+            return Err(Error::invalid(what).with_hint("give one of them"));
         }
+        prefix.clone_into(&mut self.layout.prefix);
+        Ok(())
+    }
+
+    fn set_tls(&mut self, tls: bool) -> Result<(), Error> {
+        if self.tls && !tls {
+            return Err(Error::invalid("tls=no of the store URL contradicts etcds://").with_hint("write etcd://"));
+        }
+        self.tls = tls;
         Ok(())
     }
 
@@ -170,7 +131,7 @@ impl Options {
         self.open().await.map(Locker::new)
     }
 
-    fn member(&self, host: &str) -> Result<Member, Error> {
+    fn member(&self, host: &Host) -> Result<Member, Error> {
         let scheme = if self.tls { "https" } else { "http" };
         let bad = |error: tonic::transport::Error| Error::invalid(format!("{host} is no host of etcd")).with_source(error);
         let mut endpoint = Endpoint::from_shared(format!("{scheme}://{host}")).map_err(bad)?;
@@ -195,42 +156,6 @@ impl Options {
     }
 }
 
-fn unread() -> Error {
-    Error::invalid("the store URL cannot be read").with_hint(format!("it looks like {FORMS}"))
-}
-
-/// A character of the password is taken for one of the URL.
-fn unescaped() -> Error {
-    Error::invalid("the store URL cannot be read: it has an @ too many")
-        .with_hint("in the user and the password, write @ as %40, ? as %3F, / as %2F and # as %23")
-}
-
-fn decoded(what: &str, text: &str) -> Result<String, Error> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(std::borrow::Cow::into_owned).map_err(|_| Error::invalid(format!("{what} of the store URL is not UTF-8")))
-}
-
-fn positive(key: &str, value: &str) -> Result<Duration, Error> {
-    let span = parse_duration(value).map_err(|e| e.context(format_args!("the parameter {key}= of the store URL")))?;
-    let zero = || Error::invalid(format!("{key}=0 of the store URL leaves no time")).with_hint("give it a longer time");
-    Some(span).filter(|span| !span.is_zero()).ok_or_else(zero)
-}
-
-/// A host with its port.
-fn host(host: &str) -> Result<String, Error> {
-    let (name, port) = match host.rsplit_once(':') {
-        Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
-        _ => (host, None),
-    };
-    let is_v6 = name.starts_with('[') && name.ends_with(']');
-    if name.is_empty() || (name.contains(':') && !is_v6) || name.contains(char::is_whitespace) {
-        return Err(Error::invalid("the store URL has a host that cannot be read").with_hint(format!("write e.g. {FORMS}")));
-    }
-    let bad = |_| Error::invalid(format!("the port of {name} in the store URL is no number")).with_hint("write e.g. :2379");
-    let port = port.map_or(Ok(PORT), |port| port.parse::<u16>().map_err(bad))?;
-    Ok(format!("{name}:{port}"))
-}
-
 /// A file of certificates. The TLS library takes one that has none, and then trusts nobody.
 fn certificates(path: &PathBuf) -> Result<Vec<u8>, Error> {
     let pem = file(path)?;
@@ -248,7 +173,7 @@ fn file(path: &PathBuf) -> Result<Vec<u8>, Error> {
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls { "etcds" } else { "etcd" };
-        write!(f, "{scheme}://{}", self.hosts.join(","))
+        write!(f, "{scheme}://{}", Host::list(&self.hosts))
     }
 }
 
@@ -260,12 +185,14 @@ impl fmt::Debug for Options {
 
 #[cfg(test)]
 mod tests {
+    use tenure::store::Login;
+
     use super::*;
 
     #[test]
     fn a_url_is_read() {
         let options = Options::parse("etcds://me:p%40ss@a,b:99,[::1]/team/locks?timeout=200ms&ca=/x").unwrap();
-        assert_eq!(options.hosts, ["a:2379", "b:99", "[::1]:2379"]);
+        assert_eq!(options.to_string(), "etcds://a:2379,b:99,[::1]:2379");
         assert_eq!((options.layout.prefix.as_str(), options.timeout), ("team/locks/", Some(Duration::from_millis(200))));
         assert_eq!(options.credentials.fixed(), Some(Login::new("me", "p@ss")));
         assert_eq!(format!("{options} {options:?}").matches("ss@").count(), 0);
@@ -278,21 +205,12 @@ mod tests {
     #[test]
     fn bad_urls_are_refused_with_what_to_write() {
         for (url, why) in [
-            ("etcd:h", "looks like"),
-            ("http://h", "looks like"),
-            ("etcd://", "host that cannot be read"),
-            ("etcd://h:x", "is no number"),
-            ("etcd://::1", "cannot be read"),
             ("etcd://h?colour=red", "colour= is no parameter"),
-            ("etcd://h?timeout=0", "leaves no time"),
-            ("etcd://h?timeout=1s&timeout=1s", "twice"),
             ("etcd://h/a?prefix=b", "in its path"),
-            ("etcd://h?tls=maybe", "neither yes nor no"),
+            ("etcd://h?tls=maybe", "write tls=yes or tls=no"),
             ("etcds://h?tls=no", "contradicts"),
             ("etcds://h?cert=/x", "only one of"),
             ("etcd://h?ca=/x", "no TLS"),
-            ("etcd://u:s3cret@x@h", "an @ too many"),
-            ("etcd://u:s3c/ret@h", "an @ too many"),
             ("etcd://u:s3c?ret@h", "an @ too many"),
         ] {
             let error = Options::parse(url).unwrap_err().to_string();

@@ -9,7 +9,7 @@
 use std::fmt;
 
 use md5::{Digest, Md5};
-use tenure::store::Credentials;
+use tenure::store::{Credentials, Host};
 
 use crate::connection::Connection;
 use crate::options::Options;
@@ -32,7 +32,7 @@ impl Servers {
         let all = options
             .servers
             .iter()
-            .map(|(host, port)| Connection::new(host, *port, options.credentials.or(&Credentials::default())))
+            .map(|Host { name, port }| Connection::new(name, *port, options.credentials.or(&Credentials::default())))
             .collect();
         Self { all, ring: Ring::new(&options.servers) }
     }
@@ -47,10 +47,10 @@ impl Servers {
 struct Ring(Vec<(u32, usize)>);
 
 impl Ring {
-    fn new(servers: &[(String, u16)]) -> Self {
+    fn new(servers: &[Host]) -> Self {
         let mut points = Vec::new();
-        for (at, (host, port)) in servers.iter().enumerate() {
-            let name = if *port == DEFAULT_PORT { host.clone() } else { format!("{host}:{port}") };
+        for (at, Host { name, port }) in servers.iter().enumerate() {
+            let name = if *port == DEFAULT_PORT { name.clone() } else { format!("{name}:{port}") };
             for number in 0..DIGESTS {
                 let digest: [u8; 16] = Md5::digest(format!("{name}-{number}")).into();
                 points.extend(digest.as_chunks::<4>().0.iter().map(|four| (u32::from_le_bytes(*four), at)));
@@ -79,8 +79,8 @@ impl fmt::Debug for Ring {
 mod tests {
     use super::*;
 
-    fn servers(count: u16) -> Vec<(String, u16)> {
-        (0..count).map(|at| ("127.0.0.1".to_owned(), 11_311 + at)).collect()
+    fn servers(count: u16) -> Vec<Host> {
+        (0..count).map(|at| Host { name: "127.0.0.1".to_owned(), port: 11_311 + at }).collect()
     }
 
     /// As libmemcached 1.0.16 with `KETAMA_WEIGHTED` has them: one digit for each of `invoice/0`, `invoice/1` and so on.

@@ -29,7 +29,7 @@ pub(crate) use self::lent::{Borrowed, Lent, lend, lend_by};
 pub(crate) use self::link::{Link, Session};
 pub(crate) use self::row::{Found, Row, Write};
 pub(crate) use self::server::{Failed, Server, end_session, no_end, silent};
-pub(crate) use self::settings::{Files, Security, Settings, unescaped};
+pub(crate) use self::settings::{Files, Security, Settings, advisory, security, table};
 pub(crate) use self::store::{SWEEP_SPAN, TableStore, Terms};
 
 /// The statements for one database, on one connection. Each is one transaction: it runs as a whole or

@@ -13,7 +13,7 @@
 //!
 //! | URL | feature | parameters |
 //! |---|---|---|
-//! | `sqlite:PATH` | | [`tenure_sql::sqlite::Options::parse`] |
+//! | `sqlite:PATH` | | [`tenure_sql::sqlite::Options::PARAMETERS`] |
 //! | `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://`, `redis+cluster://`, `quorum+redis://`; `valkey` for `redis` | | [`tenure_redis::Options`] |
 //! | `memcached://` | `memcached` | `tenure_memcached::Options` |
 //! | `postgres://`, `postgresql://` | `postgres` | `tenure_sql::postgres::Options` |
@@ -31,7 +31,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
-use tenure::store::{Credentials, Store, refuse_zone};
+use tenure::store::{Credentials, Parameter, Store, refuse_zone};
 use tenure::{Error, Locker};
 
 const KNOWN: &str = "the stores are sqlite:PATH, redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster://, \
@@ -64,6 +64,23 @@ pub enum Options {
     #[cfg(feature = "etcd")]
     Etcd(tenure_etcd::Options),
 }
+
+/// Returns the tables of parameters of the URLs, each with the scheme of the plainest URL that takes them. A
+/// store without its feature is left out.
+pub const PARAMETERS: &[(&str, &[Parameter])] = &[
+    ("sqlite", tenure_sql::sqlite::Options::PARAMETERS),
+    ("redis", tenure_redis::Options::PARAMETERS),
+    #[cfg(feature = "memcached")]
+    ("memcached", tenure_memcached::Options::PARAMETERS),
+    #[cfg(feature = "postgres")]
+    ("postgres", tenure_sql::postgres::Options::PARAMETERS),
+    #[cfg(feature = "mysql")]
+    ("mysql", tenure_sql::mysql::Options::PARAMETERS),
+    #[cfg(feature = "zookeeper")]
+    ("zookeeper", tenure_zookeeper::Options::PARAMETERS),
+    #[cfg(feature = "etcd")]
+    ("etcd", tenure_etcd::Options::PARAMETERS),
+];
 
 /// Opens the store of a URL, and returns a [`Locker`] on it: [`Options::connect`].
 ///

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use tenure::Error;
+use tenure::store::Host;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpStream, lookup_host};
@@ -14,13 +15,6 @@ use crate::wire::{Connected, Frame, Reading, XID_AUTH, connect};
 
 /// A message may not be longer. Servers refuse more than 1 MiB by default.
 const LONGEST: usize = 64 << 20;
-
-/// A server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Host {
-    pub(crate) name: String,
-    pub(crate) port: u16,
-}
 
 /// How a session is known to the ensemble.
 #[derive(Clone, Debug, Default)]

@@ -5,13 +5,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
-use tenure::store::{Credentials, Login, refuse_zone};
-use tenure::{Error, Locker, parse_duration};
+use tenure::store::{Address, Credentials, Host, decoded, unescaped};
+use tenure::{Error, Locker};
 use tokio::time::Instant;
 
 use crate::inner::Inner;
-use crate::link::Host;
 use crate::login::check_login;
 use crate::nodes::check_path;
 use crate::session::{How, SILENT};
@@ -21,7 +19,6 @@ use crate::wire::Acl;
 
 const FORMS: &str = "zookeeper://host1,host2,host3/chroot";
 const PORT: u16 = 2181;
-const KNOWN: [&str; 4] = ["timeout", "poll_interval", "prefix", "acl"];
 /// Longest time for the first contact.
 const FIRST_CONTACT: Duration = Duration::from_secs(5);
 
@@ -30,12 +27,7 @@ const FIRST_CONTACT: Duration = Duration::from_secs(5);
 /// `zookeeper://[user[:password]@]host[:port][,host[:port]...][/chroot][?parameters]`. The port is 2181
 /// if none is given. All paths are below the chroot, as in other clients.
 ///
-/// | parameter | meaning | default |
-/// |---|---|---|
-/// | `prefix=locks` | a path below the chroot: a name `a/b` is at `/chroot/locks/a/b` | none |
-/// | `acl=creator` | `open`: everybody may use the nodes; `creator`: only those who log in as this user | `open` |
-/// | `timeout=500ms` | operation timeout: how long one call may take, and a server be silent | a sixth of the ttl, at most 1 s |
-/// | `poll_interval=50ms` | how often a waiter polls that nobody notifies | 1 s |
+/// The parameters are [`PARAMETERS`](Self::PARAMETERS).
 ///
 /// The user logs in by the scheme `digest`. Its password crosses the network as it is: the store has no TLS.
 #[derive(Clone)]
@@ -49,76 +41,38 @@ pub struct Options {
     poll_interval: Duration,
 }
 
+tenure::parameters! {
+    for Options, read into Options:
+    "prefix" = "locks", "a path below the chroot: a name `a/b` is at `/chroot/locks/a/b`", "none"
+        => |o, v| o.prefix = path("the prefix", v.text, o.chroot.is_empty())?;
+    "acl" = "creator", "`open`: everybody may use the nodes; `creator`: only those who log in as this user", "`open`"
+        => |o, v| o.acl = v.one_of(&[("open", Acl::Open), ("creator", Acl::Creator)])?;
+    "timeout" = "500ms", "timeout of one operation, also if a server is silent", "a sixth of the ttl, at most 1 s"
+        => |o, v| o.timeout = Some(v.duration()?);
+    "poll_interval" = "50ms", "how often a waiter polls that nobody notifies", "1 s" => |o, v| o.poll_interval = v.duration()?;
+}
+
 impl Options {
     /// Reads a URL.
     ///
     /// # Errors
     /// [`Invalid`](tenure::ErrorKind::Invalid) naming what is wrong, never the password.
     pub fn parse(url: &str) -> Result<Self, Error> {
-        refuse_zone(url)?;
-        let form = |what: &str| Error::invalid(what).with_hint(format!("write e.g. {FORMS}"));
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| form("the store URL is none of ZooKeeper"))?;
-        if !scheme.eq_ignore_ascii_case("zookeeper") {
-            return Err(form("the store URL is none of ZooKeeper"));
+        let address = Address::read(url, &["zookeeper"], PORT, FORMS)?;
+        if url.contains('#') {
+            return Err(unescaped("a #"));
         }
-        let (address, parameters) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, chroot) = address.split_once('/').unwrap_or((address, ""));
-        let (login, hosts) = authority.rsplit_once('@').map_or((None, authority), |(login, hosts)| (Some(login), hosts));
-        // They may be the rest of a password, which no message shows.
-        if login.is_some_and(|login| login.contains('@')) || chroot.contains('@') || parameters.contains('@') {
-            return Err(unescaped('@'));
-        }
-        if address.contains('#') || parameters.contains('#') {
-            return Err(unescaped('#'));
-        }
-        let (username, password) = login.map_or((None, None), |login| match login.split_once(':') {
-            Some((username, password)) => (Some(username), Some(password)),
-            None => (Some(login), None),
-        });
-        let user = username.filter(|username| !username.is_empty()).map(|text| decoded("the user", text)).transpose()?;
-        let password = password.map(|text| decoded("the password", text)).transpose()?;
         let mut options = Self {
-            hosts: hosts.split(',').map(host).collect::<Result<_, _>>()?,
-            credentials: Login { user, password }.into(),
-            chroot: path("the chroot", &decoded("the chroot", chroot)?, true)?,
+            hosts: address.hosts,
+            credentials: address.login.into(),
+            chroot: path("the chroot", &decoded("the chroot", address.path)?, true)?,
             prefix: String::new(),
             acl: Acl::Open,
             timeout: None,
             poll_interval: Duration::from_secs(1),
         };
-        let mut seen = Vec::new();
-        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
-            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            if !KNOWN.contains(&key) {
-                let what = format!("{key}= is no parameter of this store URL");
-                return Err(Error::invalid(what).with_hint(format!("known are {}", KNOWN.join(", "))));
-            }
-            if seen.contains(&key) {
-                return Err(Error::invalid(format!("{key}= is given twice in the store URL")).with_hint("give it once"));
-            }
-            seen.push(key);
-            options.set(key, &decoded(key, value)?)?;
-        }
+        Self::read_parameters(&mut options, address.parameters)?;
         Ok(options)
-    }
-
-    fn set(&mut self, key: &str, value: &str) -> Result<(), Error> {
-        match key {
-            "timeout" => self.timeout = Some(positive(key, value)?),
-            "poll_interval" => self.poll_interval = positive(key, value)?,
-            "prefix" => self.prefix = path("the prefix", value, self.chroot.is_empty())?,
-            _ => {
-                self.acl = match value {
-                    "open" => Acl::Open,
-                    "creator" => Acl::Creator,
-                    other => {
-                        let what = format!("{key}={other} is no ACL that tenure makes");
-                        return Err(Error::invalid(what).with_hint("known are open and creator"));
-                    }
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Sets how to log in. What these credentials lack is taken from the URL.
@@ -175,16 +129,6 @@ impl Options {
     }
 }
 
-fn unescaped(sign: char) -> Error {
-    Error::invalid(format!("the store URL cannot be read: it has one {sign} too many"))
-        .with_hint("in the user and the password, write @ as %40, ? as %3F, / as %2F and # as %23")
-}
-
-fn decoded(what: &str, text: &str) -> Result<String, Error> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(Into::into).map_err(|_| Error::invalid(format!("{what} of the store URL is not UTF-8")))
-}
-
 /// A path with a / in front, or nothing.
 fn path(what: &str, text: &str, is_top: bool) -> Result<String, Error> {
     let text = text.strip_prefix('/').unwrap_or(text);
@@ -196,39 +140,10 @@ fn path(what: &str, text: &str, is_top: bool) -> Result<String, Error> {
     Ok(format!("/{text}"))
 }
 
-fn host(text: &str) -> Result<Host, Error> {
-    let bad = |why: &str| Error::invalid(format!("the store URL has a host that {why}")).with_hint(format!("write e.g. {FORMS}"));
-    let (name, port) = match text.strip_prefix('[') {
-        // An address of IPv6 has colons of its own.
-        Some(rest) => rest.split_once(']').ok_or_else(|| bad("has no ]"))?,
-        None => text.find(':').map_or((text, ""), |at| text.split_at(at)),
-    };
-    if name.is_empty() {
-        return Err(bad("is empty"));
-    }
-    let port = match port.strip_prefix(':') {
-        Some(port) => port.parse().ok().filter(|port| *port != 0).ok_or_else(|| bad("has no port behind its colon"))?,
-        None if port.is_empty() => PORT,
-        None => return Err(bad("goes on behind its ]")),
-    };
-    Ok(Host { name: decoded("a host", name)?, port })
-}
-
-fn positive(key: &str, value: &str) -> Result<Duration, Error> {
-    let span = parse_duration(value).map_err(|e| e.context(format_args!("the parameter {key}= of the store URL")))?;
-    let zero = || Error::invalid(format!("{key}=0 of the store URL leaves no time")).with_hint("give it a longer time");
-    Some(span).filter(|span| !span.is_zero()).ok_or_else(zero)
-}
-
 /// Without secrets.
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("zookeeper://")?;
-        for (i, Host { name, port }) in self.hosts.iter().enumerate() {
-            let comma = if i == 0 { "" } else { "," };
-            if name.contains(':') { write!(f, "{comma}[{name}]:{port}")? } else { write!(f, "{comma}{name}:{port}")? }
-        }
-        write!(f, "{}{}", self.chroot, self.prefix)
+        write!(f, "zookeeper://{}{}{}", Host::list(&self.hosts), self.chroot, self.prefix)
     }
 }
 
@@ -240,6 +155,8 @@ impl fmt::Debug for Options {
 
 #[cfg(test)]
 mod tests {
+    use tenure::store::Login;
+
     use super::*;
 
     #[test]
@@ -255,24 +172,15 @@ mod tests {
     #[test]
     fn bad_urls_say_why() {
         let table = [
-            ("redis://a", "none of ZooKeeper"),
-            ("zookeeper:a", "none of ZooKeeper"),
-            ("zookeeper://", "is empty"),
-            ("zookeeper://a,,b", "is empty"),
-            ("zookeeper://a:x", "no port"),
-            ("zookeeper://[::1", "no ]"),
+            ("redis://a", "looks like zookeeper://"),
             ("zookeeper://a?ttl=1", "ttl="),
-            ("zookeeper://a?timeout=0", "timeout=0"),
-            ("zookeeper://a?timeout=1s&timeout=2s", "twice"),
             ("zookeeper://a?acl=all", "acl=all"),
             ("zookeeper://a?prefix=a//b", "the prefix"),
             ("zookeeper://a/b/../c", "the chroot"),
-            ("zookeeper://a:0", "no port"),
             ("zookeeper://a/app#x", "# too many"),
             ("zookeeper://a?prefix=a#x", "# too many"),
             ("zookeeper://a/zookeeper", "its own"),
             ("zookeeper://a?prefix=zookeeper", "its own"),
-            ("zookeeper://me:p@ss@a", "@ too many"),
             ("zookeeper://me:p/ss@a", "@ too many"),
         ];
         for (url, why) in table {

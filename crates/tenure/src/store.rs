@@ -2,6 +2,7 @@
 //!
 //! A store makes one attempt. Waiting, renewing and retrying stand above it, once for all stores.
 
+mod address;
 pub mod all;
 pub(crate) mod call;
 mod connect;
@@ -9,6 +10,7 @@ mod credentials;
 mod features;
 pub(crate) mod lease;
 pub(crate) mod memory;
+mod parameters;
 pub mod quorum;
 pub mod record;
 mod refusals;
@@ -24,9 +26,14 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 
+#[doc(hidden)]
+pub use self::address::{Address, Host, decoded, unescaped};
 pub use self::connect::connect;
 pub use self::credentials::{Credentials, Login};
 pub use self::features::{Features, operation_timeout};
+#[doc(hidden)]
+pub use self::parameters::read_parameters;
+pub use self::parameters::{Given, Parameter};
 pub use self::refusals::Refusals;
 pub use self::request::{AcquireReply, Busy, Durable, Enqueue, Grant, Notice, ReleaseReply, RenewReply, Request};
 pub use self::several::{too_few, turn};

@@ -156,7 +156,8 @@ mod tests {
 
     #[test]
     fn no_line_of_the_help_is_wider_than_a_terminal() {
-        let pages = crate::help::TOPICS.map(|(_, page)| page);
+        let pages = crate::help::TOPICS.map(|(_, page)| crate::help::filled(page));
+        let pages = pages.iter().map(String::as_str);
         for line in
             [AFTER, BREAK_HELP, SHOW_HELP, RUN_HELP, LEAD_HELP, ACQUIRE_HELP].into_iter().chain(pages).flat_map(str::lines)
         {

@@ -93,7 +93,7 @@ fn bad_input_is_told() {
         (format!("memcached://app:s3cret@{addr}?colour=red"), 64, "colour="),
         (format!("memcached://app:s3cret@{addr}?scheme=gets"), 64, "scheme="),
         (format!("memcached://app:s3cret@{addr}/db"), 64, "has a path"),
-        ("memcached://".to_owned(), 64, "is no host"),
+        ("memcached://".to_owned(), 64, "is empty"),
         ("memcached://127.0.0.1:1".to_owned(), 69, "refused"),
     ] {
         let ended = run(&url, "x");

@@ -70,7 +70,7 @@ fn who_may_use_a_file_is_said_in_a_way_that_is_checked() {
         ("mode=rw", "no mode of a file"),
         ("group=no-such-group", "no group of this machine"),
         ("mode=0600&group=0", "not open to its group"),
-        ("shared=1", "takes mode= and group="),
+        ("shared=1", "known are mode, group, scheme"),
     ] {
         let store = format!("sqlite:{}?{parameters}", place.path("x.db").display());
         let ended = place.output(&["run", "--store", &store, "x", "--", "true"]);

@@ -1,84 +1,65 @@
 //! The parameters of a URL: what stands behind its `?`.
 
-use std::time::Duration;
-
-use tenure::store::Login;
-use tenure::{Error, parse_duration};
-use url::Url;
+use tenure::Error;
+use tenure::store::{Given, Login};
 
 use super::Options;
 use crate::schemes::timestamp::Unit;
 
+tenure::parameters! {
+    for Options, read into Options:
+    "prefix" = "app:", "put in front of every key", "none" => |o, v| v.text.clone_into(&mut o.prefix);
+    "timeout" = "500ms", "timeout of one operation", "a sixth of the ttl, at most 1 s" => |o, v| o.timeout = Some(v.duration()?);
+    "poll_interval" = "50ms", "how often a waiter polls that nobody notifies", "100 ms" => |o, v| o.poll_interval = v.duration()?;
+    "node_timeout" = "20ms", "of a quorum: time for slow servers after a majority has answered", "a 200th of the ttl, 5 to 50 ms"
+        => |o, v| o.set_node_timeout(v)?;
+    "durability" = "LEVEL", "copies to be confirmed before a grant or a renewal counts: `none`, `replicas:K`, `majority` (of the \
+        server and its replicas), `aof` (the server's own disk; Redis 7.2). Not with `scheme=`, not for a quorum or a cluster", "`none`"
+        => |o, v| o.durability = v.text.parse()?;
+    "quiet" = "yes", "no warning about a server that may evict locks, or is a replica", "`no`" => |o, v| o.quiet = v.is_yes()?;
+    "db" = "2", "number of the database, for a unix socket too", "0"
+        => |o, v| o.servers.iter_mut().try_for_each(|server| server.set_db(v.text))?;
+    "ca" = "FILE", "with TLS: PEM file of the authority", "the system's authorities" => |o, v| o.set_tls_file(v)?;
+    "cert" = "FILE", "with TLS: PEM file of the client's certificate", "none" => |o, v| o.set_tls_file(v)?;
+    "key" = "FILE", "with TLS: PEM file of the client's key", "none" => |o, v| o.set_tls_file(v)?;
+    "sentinel_username" = "NAME", "login at the Sentinels, which are not sent that of the servers", "none"
+        => |o, v| o.log_in_at_sentinels(v, Login::of_user(v.text))?;
+    "sentinel_password" = "SECRET", "password at the Sentinels", "none"
+        => |o, v| o.log_in_at_sentinels(v, Login::of_password(v.text))?;
+    "scheme" = "NAME", "takes locks as other clients do: `set-nx`, `setnx-expire`, `setnx-expire-lua`, `php`, `getset`, `watch`, \
+        `redisson` or `redisson-fair`; of a cluster, Redisson's alone", "`native`" => |o, v| o.scheme = v.text.parse()?;
+    "profile" = "LIBRARY", "with `scheme=set-nx`: library whose keys they are: `redis-py`, `redsync`, `redislock`, `pottery`, \
+        `redlock.net`, `shedlock`; `spring`, `python-redis-lock` and `rueidislock`, whose waiters are woken; `rueidislock-one`", "none"
+        => |o, v| o.profile = Some(v.text.parse()?);
+    "unit" = "s", "with `scheme=getset`: unit of the values of keys, `ms` or `s`", "`ms`"
+        => |o, v| (o.unit, o.getset) = (v.one_of(&[("ms", Unit::Millis), ("s", Unit::Seconds)])?, Some("unit"));
+    "win" = "past", "with `scheme=getset`: how clients see that they have won, `equal` or `past`; tenure acquires the same either way",
+        "none" => |o, v| o.getset = Some(v.one_of(&[("equal", "win"), ("past", "win")])?);
+}
+
 impl Options {
-    /// Sets all of them.
-    pub(super) fn set_all(&mut self, url: &Url) -> Result<(), Error> {
-        let mut known = Vec::new();
-        for (key, value) in url.query_pairs() {
-            if known.contains(&key) {
-                return Err(Error::invalid(format!("{key}= is given twice in the store URL")).with_hint("give it once"));
-            }
-            self.set(&key, &value)?;
-            known.push(key);
+    /// Sets all of them. As in a form, a + is a space: there are prefixes with one.
+    pub(super) fn set_all(&mut self, text: &str) -> Result<(), Error> {
+        Self::read_parameters(self, &text.replace('+', " ")).map(drop)
+    }
+
+    fn set_node_timeout(&mut self, given: &Given<'_>) -> Result<(), Error> {
+        if !self.is_quorum() {
+            let what = "node_timeout= is for several servers that are asked at once, and this URL names none";
+            return Err(Error::invalid(what).with_hint("use timeout="));
         }
+        self.node_timeout = Some(given.duration()?);
         Ok(())
     }
 
-    fn set(&mut self, key: &str, value: &str) -> Result<(), Error> {
-        let duration = || parse_duration(value).map_err(|e| e.context(format_args!("the parameter {key}= of the store URL")));
-        match key {
-            "prefix" => value.clone_into(&mut self.prefix),
-            "timeout" => self.timeout = Some(positive(key, duration()?)?),
-            "poll_interval" => self.poll_interval = positive(key, duration()?)?,
-            "durability" => self.durability = value.parse()?,
-            "quiet" => self.quiet = choice(key, value, ["yes", "no"])? == "yes",
-            "db" => self.servers.iter_mut().try_for_each(|server| server.set_db(value))?,
-            "ca" | "cert" | "key" => self.machines().try_for_each(|server| server.set_tls_file(key, value))?,
-            "sentinel_username" | "sentinel_password" => {
-                let none = || Error::invalid(format!("{key}= is for sentinels, and the store URL names none"));
-                let group = self.group.as_mut().ok_or_else(none);
-                let half = if key == "sentinel_username" { Login::of_user(value) } else { Login::of_password(value) };
-                group.map_err(|e| e.with_hint("use redis+sentinel://host,host,host/service"))?.log_in(&half.into());
-            }
-            "scheme" => self.scheme = value.parse()?,
-            "profile" => self.profile = Some(value.parse()?),
-            "unit" => {
-                self.unit = if choice(key, value, ["ms", "s"])? == "s" { Unit::Seconds } else { Unit::Millis };
-                self.getset = Some("unit");
-            }
-            "win" => {
-                choice(key, value, ["equal", "past"])?;
-                self.getset = Some("win");
-            }
-            "node_timeout" if self.is_quorum() => self.node_timeout = Some(positive(key, duration()?)?),
-            "node_timeout" => {
-                let what = "node_timeout= is for several servers that are asked at once, and this URL names none";
-                return Err(Error::invalid(what).with_hint("use timeout="));
-            }
-            other => {
-                let what = format!("{other}= is no parameter of a Redis URL");
-                return Err(Error::invalid(what).with_hint(
-                    "known are prefix, timeout, poll_interval, node_timeout, durability, quiet, db, ca, cert, key, sentinel_username, \
-                     sentinel_password, scheme, profile, unit and win",
-                ));
-            }
-        }
+    fn set_tls_file(&mut self, given: &Given<'_>) -> Result<(), Error> {
+        self.machines().try_for_each(|server| server.set_tls_file(given.name, given.text))
+    }
+
+    fn log_in_at_sentinels(&mut self, given: &Given<'_>, half: Login) -> Result<(), Error> {
+        let none = || Error::invalid(format!("{}= is for sentinels, and the store URL names none", given.name));
+        let group = self.group.as_mut().ok_or_else(none);
+        group.map_err(|e| e.with_hint("use redis+sentinel://host,host,host/service"))?.log_in(&half.into());
         Ok(())
     }
-}
-
-fn choice<'a>(key: &str, value: &'a str, known: [&str; 2]) -> Result<&'a str, Error> {
-    if known.contains(&value) {
-        return Ok(value);
-    }
-    let what = format!("{key}={value} is no value of that parameter");
-    Err(Error::invalid(what).with_hint(format!("write {key}={} or {key}={}", known[0], known[1])))
-}
-
-fn positive(key: &str, value: Duration) -> Result<Duration, Error> {
-    let why = match value {
-        Duration::ZERO => "zero",
-        value if value > Duration::from_secs(3_600) => "more than an hour",
-        _ => return Ok(value),
-    };
-    Err(Error::invalid(format!("the parameter {key}= of the store URL is {why}")).with_hint("write e.g. 500ms"))
 }

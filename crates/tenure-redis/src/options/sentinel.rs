@@ -4,11 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use tenure::Error;
-use tenure::store::Credentials;
-use url::Url;
+use tenure::store::{Credentials, Login, decoded};
 
-use super::server::{Server, decoded};
-use super::text::{authority, read};
+use super::server::{Server, read_url};
 use crate::transport::dial::Peer;
 use crate::transport::sentinel::Sentinels;
 
@@ -23,34 +21,28 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Reads a URL. Returns the group, a server without its true address, and the URL with one host
-    /// alone. None for another kind of URL.
-    pub(super) fn read(text: &str) -> Result<Option<(Self, Server, Url)>, Error> {
+    /// Reads a URL. Returns the group, a server without its true address, and the parameters. None for
+    /// another kind of URL.
+    pub(super) fn read(text: &str) -> Result<Option<(Self, Server, String)>, Error> {
         let Some((scheme, rest)) = text.split_once("+sentinel://") else { return Ok(None) };
         if scheme.contains([':', '/', '?', '#']) {
             return Ok(None);
         }
-        let (login, hosts, behind) = authority(rest);
-        let (path, parameters) = behind.split_at(behind.find(['?', '#']).unwrap_or(behind.len()));
-        let (service, db) = path.trim_start_matches('/').split_once('/').unwrap_or((path.trim_start_matches('/'), ""));
-        let service = decoded(service)?;
+        if scheme.ends_with("unix") {
+            return Err(Error::invalid("sentinels are not asked by a unix socket").with_hint("use redis+sentinel://"));
+        }
+        let url = format!("{scheme}://{rest}");
+        let url = read_url(&url, PORT)?;
+        let path = url.path.trim_start_matches('/');
+        let (service, db) = path.split_once('/').unwrap_or((path, ""));
+        let service = decoded("the service", service)?;
         if service.is_empty() {
             return Err(Error::invalid("the store URL names no service of the sentinels")
                 .with_hint("write e.g. redis+sentinel://host,host,host/mymaster"));
         }
-        if matches!(scheme, "redis+unix" | "valkey+unix" | "unix") {
-            return Err(Error::invalid("sentinels are not asked by a unix socket").with_hint("use redis+sentinel://"));
-        }
-        let sentinel = |host: &str| Server::with_port(&read(&format!("{scheme}://{host}"))?, PORT);
-        let sentinels: Vec<Server> = hosts.split(',').map(sentinel).collect::<Result<_, _>>()?;
-        if let Some(twice) = Server::twice(&sentinels) {
-            let what = format!("the store URL names {} twice", twice.host());
-            return Err(Error::invalid(what).with_hint("name each sentinel once: a majority of them is asked"));
-        }
-        let first = hosts.split(',').next().unwrap_or_default();
-        let url = read(&format!("{scheme}://{login}{first}/{db}{parameters}"))?;
-        let server = Server::of(&url)?;
-        Ok(Some((Self { sentinels, service }, server, url)))
+        let sentinels = Server::all(&url, &Login::default(), "")?;
+        let server = Server::all(&url, &url.login, db)?.swap_remove(0);
+        Ok(Some((Self { sentinels, service }, server, url.parameters.to_owned())))
     }
 
     /// Sets the login at the sentinels, or one half of it.

@@ -4,21 +4,26 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo,
     RedisError, RedisResult, TlsCertificates,
 };
 use tenure::Error;
-use tenure::store::{Credentials, Login, Refusals};
-use url::Url;
+use tenure::store::{self, Credentials, Login, Refusals, decoded};
 
 use crate::transport::address;
 use crate::transport::dial::Peer;
 
-/// The beginnings of a URL.
-pub(super) const FORMS: &str = "redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster:// and the same with valkey";
+const FORMS: &str = "redis://, rediss://, redis+unix://, redis+sentinel://, redis+cluster:// and the same with valkey";
+const SCHEMES: [&str; 7] = ["redis", "rediss", "valkey", "valkeys", "redis+unix", "valkey+unix", "unix"];
+
+/// Reads a URL whose scheme is that of one server. Hosts have this port if they name none.
+pub(super) fn read_url(url: &str, port: u16) -> Result<store::Address<'_>, Error> {
+    let mut url = store::Address::read(url, &SCHEMES, port, FORMS)?;
+    url.login.password = url.login.password.filter(|password| !password.is_empty());
+    Ok(url)
+}
 
 #[derive(Clone)]
 pub(super) struct Server {
@@ -35,35 +40,25 @@ enum Address {
 }
 
 impl Server {
-    /// Reads a URL without its parameters.
-    pub(super) fn of(url: &Url) -> Result<Self, Error> {
-        Self::with_port(url, 6379)
-    }
-
-    /// The same, at this port if the URL has none.
-    pub(super) fn with_port(url: &Url, usual: u16) -> Result<Self, Error> {
-        let (tls, unix) = match url.scheme() {
-            "redis" | "valkey" => (false, false),
-            "rediss" | "valkeys" => (true, false),
-            "redis+unix" | "valkey+unix" | "unix" => (false, true),
-            other => {
-                return Err(Error::invalid(format!("{other}: is no scheme of a Redis URL")).with_hint(format!("use {FORMS}")));
-            }
-        };
-        let user = Some(decoded(url.username())?).filter(|name| !name.is_empty());
-        let credentials = Login { user, password: url.password().map(decoded).transpose()? }.into();
-        if unix {
-            return Ok(Self { address: Address::Unix(decoded(url.path())?.into()), credentials, db: 0 });
+    /// The servers of a URL, with a login and a database.
+    pub(super) fn all(url: &store::Address<'_>, login: &Login, db: &str) -> Result<Vec<Self>, Error> {
+        let server = |address, db| Self { address, credentials: login.clone().into(), db };
+        if url.scheme.ends_with("unix") {
+            let path = format!("/{}", decoded("the path", url.path)?);
+            return Ok(vec![server(Address::Unix(path.into()), 0)]);
         }
-        let host = url
-            .host_str()
-            .filter(|host| !host.is_empty())
-            .ok_or_else(|| Error::invalid("the store URL has no host").with_hint("write e.g. redis://127.0.0.1"))?;
-        let host = decoded(host.trim_start_matches('[').trim_end_matches(']'))?;
-        let port = url.port().unwrap_or(usual);
-        let address =
-            if tls { Address::Tls { host, port, ca: None, cert: None, key: None } } else { Address::Tcp { host, port } };
-        Ok(Self { address, credentials, db: database(url.path().trim_start_matches('/'))? })
+        let db = database(db)?;
+        let at = |store::Host { name, port }: &store::Host| match &*url.scheme {
+            "rediss" | "valkeys" => Address::Tls { host: name.clone(), port: *port, ca: None, cert: None, key: None },
+            _ => Address::Tcp { host: name.clone(), port: *port },
+        };
+        let servers: Vec<Self> = url.hosts.iter().map(|host| server(at(host), db)).collect();
+        let is_named_before = |(at, server): &(usize, &Self)| servers[..*at].iter().any(|other| other.host() == server.host());
+        if let Some((_, twice)) = servers.iter().enumerate().find(is_named_before) {
+            let what = format!("the store URL names {twice} twice");
+            return Err(Error::invalid(what).with_hint("name each server once"));
+        }
+        Ok(servers)
     }
 
     /// Where it is in a cluster. None for a unix socket, or for a database that no cluster has.
@@ -83,15 +78,6 @@ impl Server {
             (*host, *port) = (other.host.clone(), other.port);
         }
         server
-    }
-
-    /// The first of the servers that is at the address of one before it.
-    pub(super) fn twice(servers: &[Self]) -> Option<&Self> {
-        let is_named_before = |(at, server): &(usize, &Self)| {
-            let shown = server.to_string();
-            servers[..*at].iter().any(|other| other.to_string() == shown)
-        };
-        servers.iter().enumerate().find(is_named_before).map(|(_, server)| server)
     }
 
     /// Its host and port, or its path.
@@ -172,11 +158,6 @@ fn tcp_settings() -> TcpSettings {
     #[cfg(target_os = "linux")]
     let settings = settings.set_user_timeout(Duration::from_secs(10));
     settings
-}
-
-pub(super) fn decoded(text: &str) -> Result<String, Error> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(String::from).map_err(|_| Error::invalid("the store URL has bytes that are not UTF-8"))
 }
 
 fn database(text: &str) -> Result<i64, Error> {

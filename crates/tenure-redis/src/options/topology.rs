@@ -3,10 +3,8 @@
 use std::fmt;
 
 use tenure::Error;
-use url::Url;
 
-use super::server::Server;
-use super::text::{authority, read};
+use super::server::{Server, read_url};
 
 /// Relation of the servers of a URL to one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,32 +14,25 @@ pub(super) enum Topology {
     Quorum,
 }
 
-/// The servers that a URL names, what they are to one another, and the URL with the first of them
-/// alone.
-pub(super) fn servers(text: &str) -> Result<(Topology, Vec<Server>, Url), Error> {
+/// The servers that a URL names, what they are to one another, and the parameters.
+pub(super) fn servers(text: &str) -> Result<(Topology, Vec<Server>, String), Error> {
     let (scheme, rest) = text.split_once("://").unwrap_or((text, ""));
-    let (topology, scheme) = match (scheme.strip_prefix("quorum+"), scheme.strip_suffix("+cluster")) {
-        (Some(scheme), _) => (Topology::Quorum, scheme),
-        (_, Some(scheme)) => (Topology::Cluster, scheme),
-        _ => {
-            let url = read(text)?;
-            return Ok((Topology::One, vec![Server::of(&url)?], url));
-        }
+    let (topology, plain) = match (scheme.strip_prefix("quorum+"), scheme.strip_suffix("+cluster")) {
+        (Some(scheme), _) => (Topology::Quorum, format!("{scheme}://{rest}")),
+        (_, Some(scheme)) => (Topology::Cluster, format!("{scheme}://{rest}")),
+        _ => (Topology::One, text.to_owned()),
     };
-    let (login, hosts, behind) = authority(rest);
-    let urls: Vec<Url> =
-        hosts.split(',').map(|host| read(&format!("{scheme}://{login}{host}{behind}"))).collect::<Result<_, _>>()?;
-    if topology == Topology::Quorum && (urls.len() < 3 || urls.len().is_multiple_of(2)) {
-        let what = format!("the store URL names a quorum of {} servers", urls.len());
-        return Err(Error::invalid(what).with_hint("name an odd number of them, 3 at least, with commas in between"));
+    let address = read_url(&plain, 6379)?;
+    let servers = Server::all(&address, &address.login, address.path.trim_start_matches('/'))?;
+    let several = "the store URL names several servers, and its scheme is for one";
+    match (topology, servers.len()) {
+        (Topology::One, 2..) => Err(Error::invalid(several).with_hint("write redis+cluster:// or quorum+redis:// in front")),
+        (Topology::Quorum, count) if count < 3 || count.is_multiple_of(2) => {
+            let what = format!("the store URL names a quorum of {count} servers");
+            Err(Error::invalid(what).with_hint("name an odd number of them, 3 at least, with commas in between"))
+        }
+        _ => Ok((topology, servers, address.parameters.to_owned())),
     }
-    let servers: Vec<Server> = urls.iter().map(Server::of).collect::<Result<_, _>>()?;
-    if let Some(twice) = Server::twice(&servers) {
-        let what = format!("the store URL names {twice} twice");
-        return Err(Error::invalid(what).with_hint("name each server once"));
-    }
-    let first = urls.into_iter().next().ok_or_else(|| Error::invalid("the store URL has no host"))?;
-    Ok((topology, servers, first))
 }
 
 impl fmt::Display for Topology {

@@ -15,30 +15,17 @@ use super::cluster::Members;
 use super::server::{How, Source, Statements};
 use super::statements::{CREATE, TABLE, patience, session_settings};
 use crate::advisory::AdvisoryStore;
-use crate::table::{Connection, Security, Settings, TableStore};
+use crate::table::{self, Connection, Security, Settings, TableStore};
 
 const FORMS: &str = "mysql://user@host/database";
 /// The longest operation timeout without `timeout=`.
 const LONGEST: Duration = Duration::from_secs(1);
-const KNOWN: [&str; 12] =
-    ["writers", "members", "table", "create", "prefix", "timeout", "poll_interval", "sslmode", "ca", "cert", "key", "scheme"];
 
 /// Settings of a table in MariaDB or MySQL, read from a URL.
 ///
 /// `mysql://[user[:password]@]host[:port]/database[?parameters]`, or `mariadb://`.
 ///
-/// | parameter | meaning | default |
-/// |---|---|---|
-/// | `table=locks` | the table, with its database if need be | `tenure_lock` |
-/// | `create=yes` | makes the table if it is missing | an error prints how to make it |
-/// | `timeout=500ms` | operation timeout: how long one call may take | a sixth of the ttl, at most 1 s |
-/// | `poll_interval=50ms` | how often a waiter polls: nobody notifies it | 100 ms |
-/// | `sslmode=` | `disable`; `require`: the certificate is checked if there is a `ca=`; `verify-full` | `disable`, with a `ca=` `require` |
-/// | `ca=`, `cert=`, `key=` | PEM files: the authority, the client's certificate and key | well-known authorities |
-/// | `writers=one` | of a Galera cluster or a group: all clients write through one server, so clocks are not compared | they are |
-/// | `members=a:3306,b:3306` | where the servers of a Galera cluster are | where the server says |
-/// | `scheme=` | `native`: the table; `advisory`: session locks, without `table` and `create` | `native` |
-/// | `prefix=app.` | with `advisory`: put in front of each name | |
+/// The parameters are [`PARAMETERS`](Self::PARAMETERS).
 ///
 /// # Several servers that take writes
 /// A lease ends by the clock of the server that is asked. Of a Galera cluster, each new connection compares the clocks of all members.
@@ -60,6 +47,28 @@ pub struct Options {
     shown: String,
 }
 
+tenure::parameters! {
+    for Options, read into Settings:
+    "table" = "locks", "the table, with its database if need be", "`tenure_lock`" => |s, v| s.table = table::table(v.text)?;
+    "create" = "yes", "makes the table if it is missing", "an error prints how to make it" => |s, v| s.create = v.is_yes()?;
+    "timeout" = "500ms", "timeout of one operation", "a sixth of the ttl, at most 1 s"
+        => |s, v| s.terms.timeout = Some(v.duration()?);
+    "poll_interval" = "50ms", "how often a waiter polls: nobody notifies it", "100 ms"
+        => |s, v| s.terms.poll_interval = v.duration()?;
+    "sslmode" = "MODE", "`disable`; `require`: the certificate is checked if there is a `ca=`; `verify-full`",
+        "`disable`, with a `ca=` `require`" => |s, v| s.security = Some(table::security(v)?);
+    "ca" = "FILE", "PEM file of the authority", "well-known authorities" => |s, v| s.files.ca = Some(v.text.into());
+    "cert" = "FILE", "PEM file of the client's certificate", "none" => |s, v| s.files.cert = Some(v.text.into());
+    "key" = "FILE", "PEM file of the client's key", "none" => |s, v| s.files.key = Some(v.text.into());
+    "writers" = "one", "of a Galera cluster or a group: all clients write through one server, so clocks are not compared",
+        "they are compared" => |s, v| s.writers_one = v.one_of(&[("one", true)])?;
+    "members" = "a:3306,b:3306", "where the servers of a Galera cluster are", "where the server says"
+        => |s, v| s.members = v.text.split(',').map(str::to_owned).collect();
+    "scheme" = "advisory", "`native`: the table; `advisory`: session locks, without `table` and `create`", "`native`"
+        => |s, v| s.advisory = table::advisory(v)?;
+    "prefix" = "app.", "with `scheme=advisory`: put in front of each name", "none" => |s, v| v.text.clone_into(&mut s.prefix);
+}
+
 impl Options {
     /// Reads a URL.
     ///
@@ -68,7 +77,7 @@ impl Options {
     pub fn parse(url: &str) -> Result<Self, Error> {
         refuse_zone(url)?;
         let (address, parameters) = url.split_once('?').unwrap_or((url, ""));
-        let (settings, _) = Settings::read(parameters, &KNOWN, &[])?;
+        let settings = Settings::read(parameters, Self::read_parameters)?;
         let address = address.split_once("://").map_or(address.to_owned(), |(_, rest)| format!("mysql://{rest}"));
         // Its own text may have the password in it.
         let unread = |_| Error::invalid("the store URL cannot be read").with_hint(format!("it looks like {FORMS}"));
@@ -211,7 +220,7 @@ impl fmt::Debug for Options {
 #[cfg(feature = "mysql_async-0_37")]
 pub async fn over(pool: mysql_async::Pool, parameters: &str) -> Result<Arc<dyn Store>, Error> {
     let known = ["table", "create", "timeout", "poll_interval", "writers", "members"];
-    let (settings, _) = Settings::read(parameters, &known, &[])?;
+    let settings = Settings::of_pool(parameters, Options::read_parameters, &known)?;
     if settings.table.len() < 2 {
         let what = "the table has no database, and sessions of a pool may be in any";
         return Err(Error::invalid(what).with_hint("write table=DATABASE.NAME"));

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tenure::store::record::Listeners;
-use tenure::store::{Credentials, Store, refuse_zone};
+use tenure::store::{Credentials, Store, refuse_zone, unescaped};
 use tenure::{Error, Locker};
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
@@ -17,7 +17,7 @@ use super::source::{How, Source};
 use super::statements::{CREATE, TABLE};
 use super::tls;
 use crate::advisory::AdvisoryStore;
-use crate::table::{Connection, Security, Settings, TableStore, unescaped};
+use crate::table::{self, Connection, Security, Settings, TableStore};
 
 const FORMS: &str = "postgres://user@host/database";
 
@@ -27,16 +27,7 @@ const FORMS: &str = "postgres://user@host/database";
 /// `postgresql://`. Of several hosts, the first that may be written to is used. A host that is a
 /// path, with `/` as `%2F`, is the directory of a unix socket.
 ///
-/// | parameter | meaning | default |
-/// |---|---|---|
-/// | `table=locks.door` | the table, with its schema if need be | `tenure_lock` |
-/// | `create=yes` | makes the table if it is missing | an error prints how to make it |
-/// | `timeout=500ms` | operation timeout: how long one call may take | a sixth of the ttl, at most 1 s |
-/// | `poll_interval=50ms` | how often a waiter polls that nobody notifies | 100 ms |
-/// | `listen=no` | waiters are not notified, and poll | they are |
-/// | `sslmode=` | `disable`; `prefer` and `require`: the certificate is checked if there is a `ca=`; `verify-full` | `prefer` |
-/// | `ca=`, `cert=`, `key=` | PEM files: the authority, the client's certificate and key | the system's authorities |
-/// | `scheme=` | `native`: the table; `advisory`: session locks, without `table`, `create` and `listen` | `native` |
+/// The parameters are [`PARAMETERS`](Self::PARAMETERS).
 ///
 /// # Session locks
 /// `scheme=advisory` takes the locks of `pg_advisory_lock`, for use beside programs that do. A name that
@@ -47,8 +38,6 @@ const FORMS: &str = "postgres://user@host/database";
 ///
 /// A pool such as PgBouncer may be in between, in any mode. This is found out when connecting. Then one
 /// statement at a time is under way, and waiters poll.
-///
-/// `application_name`, `options` and `channel_binding` are as PostgreSQL has them.
 #[derive(Clone)]
 pub struct Options {
     config: Config,
@@ -56,22 +45,26 @@ pub struct Options {
     settings: Settings,
 }
 
-const OTHERS: [&str; 3] = ["application_name", "options", "channel_binding"];
-const KNOWN: [&str; 13] = [
-    "table",
-    "create",
-    "timeout",
-    "poll_interval",
-    "listen",
-    "sslmode",
-    "ca",
-    "cert",
-    "key",
-    "scheme",
-    OTHERS[0],
-    OTHERS[1],
-    OTHERS[2],
-];
+tenure::parameters! {
+    for Options, read into Settings:
+    "table" = "locks.door", "the table, with its schema if need be", "`tenure_lock`" => |s, v| s.table = table::table(v.text)?;
+    "create" = "yes", "makes the table if it is missing", "an error prints how to make it" => |s, v| s.create = v.is_yes()?;
+    "timeout" = "500ms", "timeout of one operation", "a sixth of the ttl, at most 1 s"
+        => |s, v| s.terms.timeout = Some(v.duration()?);
+    "poll_interval" = "50ms", "how often a waiter polls that nobody notifies", "100 ms"
+        => |s, v| s.terms.poll_interval = v.duration()?;
+    "listen" = "no", "waiters are not notified, and poll", "they are notified" => |s, v| s.listen = v.is_yes()?;
+    "sslmode" = "MODE", "`disable`; `prefer` and `require`: the certificate is checked if there is a `ca=`; `verify-full`", "`prefer`"
+        => |s, v| s.security = Some(table::security(v)?);
+    "ca" = "FILE", "PEM file of the authority", "the system's authorities" => |s, v| s.files.ca = Some(v.text.into());
+    "cert" = "FILE", "PEM file of the client's certificate", "none" => |s, v| s.files.cert = Some(v.text.into());
+    "key" = "FILE", "PEM file of the client's key", "none" => |s, v| s.files.key = Some(v.text.into());
+    "scheme" = "advisory", "`native`: the table; `advisory`: session locks, without `table`, `create` and `listen`", "`native`"
+        => |s, v| s.advisory = table::advisory(v)?;
+    "application_name" = "NAME", "as PostgreSQL has it", "`tenure`" => |s, v| s.pass(v);
+    "options" = "TEXT", "as PostgreSQL has it", "none" => |s, v| s.pass(v);
+    "channel_binding" = "MODE", "as PostgreSQL has it", "`prefer`" => |s, v| s.pass(v);
+}
 
 impl Options {
     /// Reads a URL.
@@ -86,19 +79,17 @@ impl Options {
         };
         refuse_zone(url)?;
         let (address, parameters) = rest.split_once('?').unwrap_or((rest, ""));
-        let (settings, others) = Settings::read(parameters, &KNOWN, &OTHERS)?;
+        let settings = Settings::read(parameters, Self::read_parameters)?;
         let unread = |error: tokio_postgres::Error| {
             Error::invalid("the store URL cannot be read").with_source(error).with_hint(format!("it looks like {FORMS}"))
         };
-        let parameters = if others.is_empty() { String::new() } else { format!("?{}", others.join("&")) };
-        let address = format!("postgres://{address}{parameters}");
-        let mut config: Config = address.parse().map_err(unread)?;
+        let mut config: Config = format!("postgres://{address}?{}", settings.passed.join("&")).parse().map_err(unread)?;
         if config.get_hosts().is_empty() {
             return Err(Error::invalid("the store URL has no host").with_hint(format!("write e.g. {FORMS}")));
         }
         // It is the rest of a password, and hosts are shown.
         if config.get_hosts().iter().any(|host| matches!(host, Host::Tcp(host) if host.contains('@'))) {
-            return Err(unescaped());
+            return Err(unescaped("an @"));
         }
         config.ssl_mode(match settings.security.unwrap_or(Security::Prefer) {
             Security::Disable => SslMode::Disable,
@@ -210,7 +201,8 @@ impl Options {
 /// the same error, and were not applied.
 #[cfg(feature = "tokio-postgres-0_7")]
 pub async fn over(pool: impl super::Pool, parameters: &str) -> Result<Arc<dyn Store>, Error> {
-    let (settings, _) = Settings::read(parameters, &["table", "create", "timeout", "poll_interval"], &[])?;
+    let known = ["table", "create", "timeout", "poll_interval"];
+    let settings = Settings::of_pool(parameters, Options::read_parameters, &known)?;
     let source = Source::Pool(super::pool::Lender::new(pool, settings.quoted('"')));
     open(How::new(source, settings.quoted('"'), None, Listeners::default(), "the pool for postgres".to_owned()), &settings).await
 }

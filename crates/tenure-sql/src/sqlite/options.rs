@@ -34,13 +34,22 @@ pub struct Options {
     group: Option<u32>,
 }
 
+tenure::parameters! {
+    for Options, read into Options:
+    "mode" = "0660", "mode of a file that is made, and of its -wal and -shm: 0600 for one user, 0660 for a group, 0666 for all",
+        "0600, with `group=` 0660" => |o, v| o.mode = Some(octal(v.text)?);
+    "group" = "NAME", "group of a file that is made, by its name or number", "that of the process"
+        => |o, v| o.group = Some(group_number(v.text)?);
+    "scheme" = "native", "the only scheme of a file", "`native`" => |_o, v| v.one_of(&[("native", ())])?;
+}
+
 impl Options {
     /// The lock file at `path`, for this user alone if it has to be made.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), mode: None, group: None }
     }
 
-    /// Reads a URL, `sqlite:PATH` with the parameters `mode=0660` (octal) and `group=NAME`, or its number.
+    /// Reads a URL, `sqlite:PATH` with the parameters of [`PARAMETERS`](Self::PARAMETERS).
     ///
     /// The path is used as it stands, `%` and all, and need not be UTF-8.
     ///
@@ -66,18 +75,8 @@ impl Options {
             }
             path => Self::new(OsStr::from_bytes(path)),
         };
-        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
-            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            match (key, value) {
-                ("scheme", "native") => {}
-                ("mode", mode) => options.mode = Some(octal(mode)?),
-                ("group", group) => options.group = Some(group_number(group)?),
-                _ => {
-                    let what = format!("{key}= is no parameter of a sqlite: store");
-                    return Err(Error::invalid(what).with_hint("it takes mode= and group="));
-                }
-            }
-        }
+        // A file has no password that a message could show.
+        Self::read_parameters(&mut options, &parameters.replace('@', "%40"))?;
         Ok(options)
     }
 
@@ -200,7 +199,7 @@ mod tests {
             ("sqlite::memory:", "exclude nobody"),
             ("sqlite:x?cache=shared", "cache= is no parameter"),
             ("sqlite:x?mode=rw", "mode=rw is no mode"),
-            ("sqlite:x?scheme=getset", "scheme= is no parameter"),
+            ("sqlite:x?scheme=getset", "write scheme=native"),
             ("sqlite:x?group=no-such-group", "group=no-such-group of the store is no group"),
         ];
         for (url, why) in table {

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
-use tenure::{Error, parse_duration};
+use tenure::Error;
+use tenure::store::Given;
 
 use super::Terms;
 
@@ -27,6 +27,8 @@ pub(crate) struct Settings {
     pub(crate) advisory: bool,
     /// In front of the name of each such lock.
     pub(crate) prefix: String,
+    /// Parameters of the database's own library, as they stand in the URL.
+    pub(crate) passed: Vec<String>,
 }
 
 /// TLS, in the words of libpq.
@@ -63,17 +65,12 @@ const OF_TABLES: &[&str] = &["table", "create", "listen", "writers", "members"];
 /// Parameters that only session locks have.
 const OF_SESSIONS: &[&str] = &["prefix"];
 
-impl Settings {
-    /// Reads the parameters, as they stand behind the `?`. Of all that are `known`, the `others` are
-    /// returned as they are.
-    pub(crate) fn read<'a>(parameters: &'a str, known: &[&str], others: &[&str]) -> Result<(Self, Vec<&'a str>), Error> {
-        let read = Self::read_each(parameters, known, others);
-        // They may be the rest of a password with a `?` in it, which no message shows.
-        if parameters.contains('@') { read.map_err(|_| unescaped()) } else { read }
-    }
+/// Reads parameters into the settings, and returns the names that are given.
+type Reader = fn(&mut Settings, &str) -> Result<Vec<&'static str>, Error>;
 
-    fn read_each<'a>(parameters: &'a str, known: &[&str], others: &[&str]) -> Result<(Self, Vec<&'a str>), Error> {
-        let mut settings = Self {
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
             table: vec!["tenure_lock".to_owned()],
             create: false,
             listen: true,
@@ -84,61 +81,41 @@ impl Settings {
             members: Vec::new(),
             advisory: false,
             prefix: String::new(),
-        };
-        let (mut left, mut seen) = (Vec::new(), Vec::new());
-        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
-            let (key, encoded) = parameter.split_once('=').unwrap_or((parameter, ""));
-            if !known.contains(&key) {
-                let what = format!("{key}= is no parameter of this store URL");
-                return Err(Error::invalid(what).with_hint(format!("known are {}", known.join(", "))));
-            }
-            if seen.contains(&key) {
-                return Err(Error::invalid(format!("{key}= is given twice in the store URL")).with_hint("give it once"));
-            }
-            seen.push(key);
-            if others.contains(&key) {
-                left.push(parameter);
-                continue;
-            }
-            let value = percent_decode_str(encoded).decode_utf8();
-            settings.set(key, &value.map_err(|_| Error::invalid(format!("{key}= of the store URL is not UTF-8")))?)?;
+            passed: Vec::new(),
         }
-        settings.check(&seen)?;
-        Ok((settings, left))
+    }
+}
+
+impl Settings {
+    /// Reads the parameters, as they stand behind the `?`, by the table of a database.
+    pub(crate) fn read(parameters: &str, by: Reader) -> Result<Self, Error> {
+        let mut settings = Self::default();
+        let given = by(&mut settings, parameters)?;
+        settings.check(&given)?;
+        Ok(settings)
+    }
+
+    /// Reads those of a pool, which has the connections.
+    #[cfg(any(feature = "mysql_async-0_37", feature = "tokio-postgres-0_7"))]
+    pub(crate) fn of_pool(parameters: &str, by: Reader, known: &[&str]) -> Result<Self, Error> {
+        let mut settings = Self::default();
+        let given = by(&mut settings, parameters)?;
+        let Some(other) = given.iter().find(|name| !known.contains(name)) else { return Ok(settings) };
+        let what = format!("{other}= is no parameter of a store over a pool");
+        Err(Error::invalid(what).with_hint(format!("known are {}", known.join(", "))))
     }
 
     /// Refuses parameters that are only for the other scheme.
     fn check(&self, given: &[&str]) -> Result<(), Error> {
         let (others, scheme) = if self.advisory { (OF_TABLES, "session locks") } else { (OF_SESSIONS, "a table") };
         let Some(other) = given.iter().find(|key| others.contains(key)) else { return Ok(()) };
-        let what = format!("{other}= of the store URL is not for the locks of {scheme}");
+        let what = format!("{other}= of the store URL is not for {scheme}");
         Err(Error::invalid(what).with_hint("leave it out, or correct scheme="))
     }
 
-    fn set(&mut self, key: &str, value: &str) -> Result<(), Error> {
-        match key {
-            "create" => self.create = is_yes(key, value)?,
-            "listen" => self.listen = is_yes(key, value)?,
-            "table" => self.table = table(value)?,
-            "timeout" => self.terms.timeout = Some(positive(key, value)?),
-            "poll_interval" => self.terms.poll_interval = positive(key, value)?,
-            "sslmode" => self.security = Some(security(value)?),
-            "ca" => self.files.ca = Some(value.into()),
-            "cert" => self.files.cert = Some(value.into()),
-            "key" => self.files.key = Some(value.into()),
-            "writers" => self.writers_one = is_one(key, value)?,
-            "members" => self.members = value.split(',').map(str::to_owned).collect(),
-            "prefix" => value.clone_into(&mut self.prefix),
-            _ => match value {
-                "native" => {}
-                "advisory" => self.advisory = true,
-                _ => {
-                    let what = format!("{key}={value} is none of this store");
-                    return Err(Error::invalid(what).with_hint("write scheme=advisory for session locks, or leave it out"));
-                }
-            },
-        }
-        Ok(())
+    /// Leaves a parameter to the database's own library.
+    pub(crate) fn pass(&mut self, given: &Given<'_>) {
+        self.passed.push(format!("{}={}", given.name, given.raw));
     }
 
     /// The name of the table, each part between two `quotes`.
@@ -147,47 +124,23 @@ impl Settings {
     }
 }
 
-/// A character of the password is taken for one of the URL.
-pub(crate) fn unescaped() -> Error {
-    Error::invalid("the store URL cannot be read: it has an @ too many")
-        .with_hint("in the user and the password, write @ as %40, ? as %3F, / as %2F and # as %23")
+/// Security by the words of libpq.
+pub(crate) fn security(given: &Given<'_>) -> Result<Security, Error> {
+    given.one_of(&[
+        ("disable", Security::Disable),
+        ("prefer", Security::Prefer),
+        ("require", Security::Require),
+        ("verify-full", Security::VerifyFull),
+    ])
 }
 
-fn is_yes(key: &str, value: &str) -> Result<bool, Error> {
-    match value {
-        "yes" => Ok(true),
-        "no" => Ok(false),
-        other => Err(Error::invalid(format!("{key}={other} of the store URL is neither yes nor no"))),
-    }
+/// Whether locks are those of sessions.
+pub(crate) fn advisory(given: &Given<'_>) -> Result<bool, Error> {
+    given.one_of(&[("native", false), ("advisory", true)])
 }
 
-fn is_one(key: &str, value: &str) -> Result<bool, Error> {
-    if value == "one" {
-        return Ok(true);
-    }
-    Err(Error::invalid(format!("{key}={value} of the store URL is not known")).with_hint("write writers=one, or leave it out"))
-}
-
-fn positive(key: &str, value: &str) -> Result<Duration, Error> {
-    let span = parse_duration(value).map_err(|e| e.context(format_args!("the parameter {key}= of the store URL")))?;
-    let zero = || Error::invalid(format!("{key}=0 of the store URL leaves no time")).with_hint("give it a longer time");
-    Some(span).filter(|span| !span.is_zero()).ok_or_else(zero)
-}
-
-fn security(value: &str) -> Result<Security, Error> {
-    match value {
-        "disable" => Ok(Security::Disable),
-        "prefer" => Ok(Security::Prefer),
-        "require" => Ok(Security::Require),
-        "verify-full" => Ok(Security::VerifyFull),
-        other => {
-            let what = format!("sslmode={other} is none that tenure knows");
-            Err(Error::invalid(what).with_hint("known are disable, prefer, require and verify-full"))
-        }
-    }
-}
-
-fn table(name: &str) -> Result<Vec<String>, Error> {
+/// Reads the name of a table.
+pub(crate) fn table(name: &str) -> Result<Vec<String>, Error> {
     let parts: Vec<&str> = name.split('.').collect();
     let good = |part: &&str| !part.is_empty() && part.len() < 64 && !part.chars().any(|c| c.is_control() || "\"`".contains(c));
     if parts.len() > 2 || !parts.iter().all(good) {

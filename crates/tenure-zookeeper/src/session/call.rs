@@ -4,11 +4,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-use tenure::store::Credentials;
+use tenure::store::{Credentials, Host};
 use tokio::sync::{oneshot, watch};
 
 use crate::failure::Failed;
-use crate::link::Host;
 use crate::wire::Frame;
 
 /// Longest wait for a server that says nothing, if the operation timeout is not longer.
