@@ -117,7 +117,7 @@ impl RedisNode {
         let loss = format!("{:016x}", u64::from_ne_bytes(random));
         let call = |_: &Link, form| {
             let keys = [&self.store.layout.memory, &self.store.layout.ends].map(|key| whole(key.as_bytes()));
-            scripts::call(&scripts::NODE_ENTER, form, &keys, &[&run.process, &loss, &run.past].map(|arg| arg.as_bytes()))
+            scripts::call(&scripts::NODE_ENTER, form, &keys, &[&run.process, &loss, &run.past].map(String::as_bytes))
         };
         let entered = self.store.connection.call(end, Repeat::Freely, &call).await?;
         if !Arc::ptr_eq(&entered.link, &link) {

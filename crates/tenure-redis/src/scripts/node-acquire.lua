@@ -5,13 +5,21 @@
 -- ARGV and reply as in acquire.lua. ARGV[11] is the channel of a process that waits for the name.
 
 local function node_acquire(keys, args)
-  local answer = acquire(keys, args)
+  local from = args[7]
+  -- What is not noted is no lease that another owner can take over. It may have taken over already.
+  local function is_noted(owner)
+    return redis.call('ZSCORE', keys[7], noted_as(keys[1], owner))
+  end
+  local answer = { 0, '0', -1 }
+  if from == '' or is_noted(from) or is_noted(args[3]) then
+    answer = acquire(keys, args)
+  end
   if answer[1] == 0 and args[11] ~= '-' then
     remember_waiter(keys[6], args[11], args[4])
   end
   if answer[1] == 1 then
-    if args[7] ~= '' then
-      forget_end(keys[7], keys[1], args[7])
+    if from ~= '' then
+      forget_end(keys[7], keys[1], from)
     end
     note_end(keys[7], keys[1], args[3], args[4])
   end

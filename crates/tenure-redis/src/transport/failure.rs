@@ -18,6 +18,8 @@ const LOST: &str = "TENURELOST";
 /// Code of the error in place of an answer that makes no sense, while that is taken for an outage.
 const AWAY: &str = "TENUREAWAY";
 
+const NO_SENSE: &str = "the server, or a proxy before it, gives answers that make no sense";
+
 const NO_VOTE: &str = "the server may have lost its data, and does not vote";
 
 /// The meaning of a server's error.
@@ -59,13 +61,7 @@ const MEANINGS: &[Meaning] = &[
     unavailable(CUT_OFF, "the server is a replica without its master", "point the store URL at the master"),
     unavailable(&["CLUSTERDOWN"], "the cluster is down", "look at the state of its nodes"),
     unavailable(&[LOST], NO_VOTE, "look at `tenure show --servers`"),
-    Meaning {
-        starts: &[AWAY],
-        kind: ErrorKind::Unavailable,
-        what: "the server, or a proxy before it, gives answers that make no sense",
-        fix: "look at what answers there",
-        maybe: true,
-    },
+    Meaning { starts: &[AWAY], kind: ErrorKind::Unavailable, what: NO_SENSE, fix: "look at what answers there", maybe: true },
     unavailable(&[CROWDED], "too much waits to be sent to the server", "send less at once, or look at the link"),
     unavailable(&["BUSY"], "the server is busy with another client's script", "end it with SCRIPT KILL"),
     unavailable(&["OOM"], "the server is out of memory", "raise its maxmemory or free some"),
@@ -159,6 +155,11 @@ pub(crate) fn is_unknown(error: &Error) -> bool {
 /// An answer that no server of this protocol gives.
 pub(crate) fn unexpected(what: impl std::fmt::Display) -> Error {
     Error::refused(format!("{SENSELESS}: {what}")).maybe_applied().with_hint("make sure that it is a Redis or Valkey server")
+}
+
+/// The error of a greeting whose answer means nothing, while that is taken for an outage.
+pub(crate) fn no_server(error: &Error) -> Error {
+    Error::unavailable(format!("{NO_SENSE}: {error}")).with_hint("look at what answers there")
 }
 
 /// Whether an error is none that a server of this protocol gives to a command that it does not know, or cannot run.

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::transport::contact::Contact;
 use crate::transport::dial::{Dialed, Peer, dial};
-use crate::transport::failure::{is_unknown, translate, translate_answer};
+use crate::transport::failure::{is_unknown, no_server, translate, translate_answer};
 use crate::transport::link::{Identity, Link, Wire};
 use crate::transport::multiplex::Multiplexed;
 use crate::transport::push::{Pushes, Source};
@@ -48,7 +48,7 @@ pub(crate) async fn establish(
         let client = peer.with_login(&login).map_err(|error| translate(&error))?;
         establish_as(&client, limit, predecessors, pushes, asks_role).await
     };
-    let told = |error| if is_unknown(&error) { peer.senseless.judge(error) } else { error };
+    let told = |error| if is_unknown(&error) && peer.senseless.is_for_now() { no_server(&error) } else { error };
     let established = peer.credentials.log_in(attempt).await.map_err(told)?;
     Ok(Established { link: established.link.judged_by(&peer.senseless), ..established })
 }

@@ -370,9 +370,9 @@ async fn many_readers(stores: Vec<Quorum>) {
     }
 }
 
-/// Whether it is noted how long a server has to wait.
-fn is_wait(note: &str) -> bool {
-    note.starts_with(|digit: char| digit.is_ascii_digit())
+/// Whether it is noted that a new server has waited.
+fn has_waited(note: &str) -> bool {
+    note.starts_with("- ") && !note.starts_with("- 0 ")
 }
 
 #[test]
@@ -386,7 +386,7 @@ fn an_admission_outlasts_the_runtime_that_began_it() {
         let _ = runtime().block_on(async { timeout(limit, store.acquire(&asks("door", LONG))).await });
     }
     runtime().block_on(async {
-        let waits = |server: &RedisServer| is_wait(&server.command(&["HGET", "tenure:node", "note"]).text());
+        let waits = |server: &RedisServer| has_waited(&server.command(&["HGET", "tenure:node", "note"]).text());
         let begun = async {
             while !servers.iter().all(waits) {
                 let answer = store.acquire(&asks("door", LONG)).await;
@@ -395,17 +395,17 @@ fn an_admission_outlasts_the_runtime_that_began_it() {
         };
         timeout(PATIENCE, begun).await.expect("nobody sees to the nodes any more");
         let answer = store.acquire(&asks("door", LONG)).await.unwrap();
-        assert!(matches!(&answer, AcquireReply::Refused { why, .. } if why.contains("it waits for ")), "{answer:?}");
+        assert!(matches!(&answer, AcquireReply::Refused { why, .. } if why.contains("it votes in ")), "{answer:?}");
     });
 }
 
-/// As a command does that does not wait: one finds the loss, and a later one asks for how long.
+/// As a command does that does not wait: one finds the servers new, and a later one notes how long they have waited.
 #[tokio::test]
 async fn an_admission_begins_with_the_first_try_and_before_its_answer() {
     let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::builder().shifted_clock().start()).collect();
     let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
-    // First nobody knows how long they have to wait, and then somebody does.
-    for is_so in [|note: &str| note.starts_with("- 0 "), is_wait] {
+    // First they have not waited, and then they have.
+    for is_so in [|note: &str| note.starts_with("- 0 "), has_waited] {
         let answer = quorum(&format!("quorum+redis://{}", hosts.join(","))).await.acquire(&asks("door", LONG)).await;
         assert!(matches!(answer, Ok(AcquireReply::Refused { .. })), "{answer:?}");
         let notes: Vec<String> = servers.iter().map(|server| server.command(&["HGET", "tenure:node", "note"]).text()).collect();

@@ -35,6 +35,8 @@ pub struct Clock {
 pub(super) struct Noted {
     /// How long it has to wait. None until the others were asked.
     pub(super) wait: Option<Duration>,
+    /// Nobody knew when the last lease ends, so that is a guess.
+    pub(super) is_guess: bool,
     /// How long it had waited when this was noted: since its loss was found, or since the others were asked.
     pub(super) waited: Duration,
     /// How far it has to count on from, as the others knew when they were asked.
@@ -53,11 +55,17 @@ impl Noted {
     pub(super) fn read(note: &str) -> Self {
         let span = |digits: &str| digits.parse().ok().map(Duration::from_millis);
         let mut words = note.split(' ');
-        let wait = words.next().and_then(span);
+        let wait = words.next().unwrap_or_default();
+        let (wait, is_guess) = (span(wait.trim_end_matches('?')), wait.ends_with('?'));
         let waited = words.next().and_then(span).unwrap_or_default();
         let counter = words.next().and_then(|digits| digits.parse().ok()).unwrap_or_default();
         let clocks = words.filter_map(|word| word.split_once('=')).filter_map(|(run, time)| Some((run.to_owned(), span(time)?)));
-        Self { wait, waited, counter, clocks: clocks.collect() }
+        Self { wait, is_guess, waited, counter, clocks: clocks.collect() }
+    }
+
+    /// The end of no lease from before is known.
+    pub(super) fn knows_no_end(&self) -> bool {
+        self.is_guess || self.wait.is_none_or(|wait| wait.is_zero())
     }
 
     /// Time since this was noted, by one clock. None if it was not noted, or has been set back.
@@ -81,7 +89,7 @@ impl Noted {
 impl fmt::Display for Noted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.wait {
-            Some(wait) => write!(f, "{}", wait.as_millis())?,
+            Some(wait) => write!(f, "{}{}", wait.as_millis(), if self.is_guess { "?" } else { "" })?,
             None => f.write_str("-")?,
         }
         write!(f, " {} {}", self.waited.as_millis(), self.counter)?;

@@ -46,8 +46,7 @@ impl Admission {
         Self { nodes, under_way, planned }
     }
 
-    /// Sees to a node that does not vote, in the background, and again each second until it votes or does not answer. None if somebody
-    /// is at it.
+    /// Sees to a node that does not vote, in the background, and again each second until it votes. None if somebody is at it.
     pub(super) fn begin(self: &Arc<Self>, at: usize) -> Option<JoinHandle<()>> {
         let under_way = UnderWay::begin(&self.under_way[at])?;
         let me = Arc::clone(self);
@@ -61,7 +60,7 @@ impl Admission {
     }
 
     /// Begins in a second, if anybody uses the quorum then.
-    fn plan(self: &Arc<Self>, at: usize) {
+    pub(super) fn plan(self: &Arc<Self>, at: usize) {
         let Some(planned) = UnderWay::begin(&self.planned[at]) else { return };
         let me = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -120,7 +119,7 @@ async fn see_to(nodes: &Nodes, at: usize) -> bool {
         let memory = timeout(ANSWERS, node.memory()).await.ok()?.ok()?;
         Some(Answer { memory, took: BootTime::now().since(began) })
     };
-    let Some(own) = asked(node).await else { return false };
+    let Some(own) = asked(node).await else { return true };
     let Some((loss, before)) = own.memory.loss() else { return false };
     let noted = Noted::read(before);
     if has_just_been_noted(&noted, &own.memory) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 
-use super::absence::{Clock, LONGEST, NEW, Noted, SETTLED};
+use super::absence::{Clock, NEW, Noted, SETTLED};
 use crate::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use crate::{Entry, Error, ErrorKind, Fence, Lease, Name};
 
@@ -116,8 +116,7 @@ impl Memory {
     /// Time until the latest end of a lease that may stand, as far as anything at the node says. An admission before that needs
     /// somebody who knows better.
     pub fn end_of_all(&self) -> Duration {
-        let noted = self.loss().filter(|_| !self.is_new).map(|(_, note)| Noted::read(note));
-        let noted = noted.filter(|noted| noted.wait != Some(LONGEST));
+        let noted = self.loss().map(|(_, note)| Noted::read(note)).filter(|noted| !noted.knows_no_end());
         let left = noted.and_then(|noted| Some(noted.wait?.saturating_sub(noted.waited + noted.passed(self.clock.clone(), 1))));
         self.latest_end.max(self.copy_end).max(left.unwrap_or_default())
     }

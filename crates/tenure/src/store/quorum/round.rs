@@ -33,7 +33,7 @@ impl Until {
 pub(super) struct Paces(Vec<AtomicU64>);
 
 /// For a node that has not answered yet.
-const UNKNOWN: Duration = Duration::from_millis(500);
+const UNKNOWN: Duration = Duration::from_millis(200);
 
 impl Paces {
     pub(super) fn new(nodes: usize) -> Self {
@@ -113,6 +113,11 @@ impl<T: Send + 'static> Round<T> {
     /// Number of calls without an answer.
     pub(super) fn pending(&self) -> usize {
         self.calls.len() + self.answers.len()
+    }
+
+    /// The nodes without an answer.
+    pub(super) fn open(&self) -> &[usize] {
+        &self.open
     }
 
     /// The next answer. None when there are no more, or none in time.
@@ -239,7 +244,7 @@ mod tests {
             }
             (heard == 3, began.elapsed() < Duration::from_millis(10))
         };
-        assert_eq!([third(300).await, third(500).await, third(300).await], [(true, false); 3]);
+        assert_eq!([third(150).await, third(250).await, third(150).await], [(true, false); 3]);
         for _ in 0..8 {
             assert!(!third(50_000).await.0);
         }

@@ -59,21 +59,35 @@ impl Seen<'_> {
     pub(super) fn step(&self, noted: &Noted) -> Step {
         let passed = self.passed(noted);
         let waited = noted.waited + passed;
-        let begun = |wait| Noted { wait: Some(wait), counter: self.counted(), ..Noted::default() };
         let now = match noted.wait {
-            Some(wait) => {
-                let wait = self.known_wait(waited).map_or(wait, |known| wait.min(waited + known));
-                Noted { wait: Some(wait), waited, ..noted.clone() }
-            }
             None if waited < SETTLED => Noted { waited, ..noted.clone() },
-            None => begun(self.known_wait(waited).unwrap_or(LONGEST)),
+            // When a lease ends is known as soon as one of them has granted.
+            _ if self.are_new() => Noted { wait: None, is_guess: false, waited, ..noted.clone() },
+            Some(wait) => match self.known_wait() {
+                Some((known, is_guess)) if waited + known < wait => {
+                    Noted { wait: Some(waited + known), is_guess: noted.is_guess && is_guess, waited, ..noted.clone() }
+                }
+                _ => Noted { waited, ..noted.clone() },
+            },
+            None => {
+                let (wait, is_guess) = self.known_wait().unwrap_or((LONGEST, true));
+                Noted { wait: Some(wait), is_guess, counter: self.counted(), ..Noted::default() }
+            }
         };
-        if now.wait.is_some_and(|wait| now.waited >= wait) && self.others_are_ready() {
+        if self.left_of(&now, Duration::ZERO).is_some_and(|left| left.is_zero()) && self.others_are_ready() {
             return Step::Admit { counter: now.counter.max(self.counted()) };
         }
         let clocks: Vec<Clock> = self.answers().filter_map(|answer| answer.memory.clock.clone()).collect();
         let is_news = now.wait != noted.wait || passed >= NOTED_AGAIN || !noted.knows(&clocks);
         if is_news { Step::Note(now.at(&clocks)) } else { Step::Nothing }
+    }
+
+    /// Whether all nodes have answered, and nobody has been granted anything there, nor may have been before.
+    fn are_new(&self) -> bool {
+        let is_new = |Answer { memory, .. }: &Answer| {
+            memory.is_new && memory.loss().is_none_or(|(_, note)| Noted::read(note).knows_no_end())
+        };
+        self.others.len() + 1 == self.nodes && self.answers().all(is_new)
     }
 
     /// Whether the others that vote, or have waited as well, are a majority with this node.
@@ -85,27 +99,30 @@ impl Seen<'_> {
     /// How long a node has to wait from the first question on, by what is noted there.
     fn left(&self, note: &str) -> Option<Duration> {
         let noted = Noted::read(note);
-        Some(noted.wait?.saturating_sub(noted.waited + self.passed(&noted)))
+        self.left_of(&noted, self.passed(&noted))
     }
 
-    /// Time from the first question to the latest end of a lease from before, as far as a node knows. None if it knows nothing.
-    fn known_end(&self, answer: &Answer) -> Option<Duration> {
+    /// The same, if so much has passed since it was noted.
+    fn left_of(&self, noted: &Noted, passed: Duration) -> Option<Duration> {
+        let wait = if self.are_new() { NEW } else { noted.wait? };
+        Some(wait.saturating_sub(noted.waited + passed))
+    }
+
+    /// Time from the first question to the latest end of a lease from before, as far as a node knows, and whether that is a guess.
+    /// None if it knows nothing.
+    fn known_end(&self, answer: &Answer) -> Option<(Duration, bool)> {
         let Answer { memory, took } = answer;
         // The node has counted from its answer, which came later.
         let end = if memory.latest_end.is_zero() { Duration::ZERO } else { *took + memory.latest_end };
         match memory.loss() {
-            None => Some(end),
-            Some((_, note)) => self.left(note).map(|left| left.max(end)),
+            None => Some((end, false)),
+            Some((_, note)) => self.left(note).map(|left| (left.max(end), Noted::read(note).is_guess)),
         }
     }
 
-    /// Time from the first question to the latest end of a lease from before, for a node whose loss was found `since`. None if too
-    /// few others know.
-    fn known_wait(&self, since: Duration) -> Option<Duration> {
-        if self.others.len() + 1 == self.nodes && self.answers().all(|answer| answer.memory.is_new) {
-            return Some(NEW.saturating_sub(since));
-        }
-        let mut ends: Vec<Duration> = self.others.iter().filter_map(|answer| self.known_end(answer)).collect();
+    /// Time from the first question to the latest end of a lease from before, and whether it is a guess. None if too few others know.
+    fn known_wait(&self) -> Option<(Duration, bool)> {
+        let mut ends: Vec<(Duration, bool)> = self.others.iter().filter_map(|answer| self.known_end(answer)).collect();
         ends.sort_unstable();
         // Any that are enough know all of them, so those which know the least decide.
         ends.get(self.enough() - 1).copied()
@@ -160,6 +177,15 @@ mod tests {
 
     fn waiting_to_count_on(left: u64, end: u64, counter: u64) -> Option<Memory> {
         memory(Vote::Lost { loss: "x".to_owned(), note: noted(Some(LATER.as_secs() + 7 + left), 7, counter) }, end)
+    }
+
+    /// The same without knowledge of an end.
+    fn guessing(left: u64) -> Option<Memory> {
+        let mut guessing = waiting(left, 0);
+        if let Some(Memory { vote: Vote::Lost { note, .. }, .. }) = &mut guessing {
+            *note = note.replacen(' ', "? ", 1);
+        }
+        guessing
     }
 
     fn new(of: Option<Memory>) -> Option<Memory> {
@@ -221,13 +247,36 @@ mod tests {
 
     #[test]
     fn nodes_that_are_all_new_vote_soon() {
-        assert_eq!(wait(new(lost()), [new(lost()), new(lost())]), Some(secs(20)));
-        assert_eq!(wait(new(lost()), [new(lost()), new(whole(0, 5))]), Some(secs(20)));
+        let keeps = |own, others| {
+            let step = step(own, others);
+            assert!(matches!(&step, Step::Note(noted) if noted.wait.is_none()), "{step:?}");
+        };
+        keeps(new(lost()), [new(lost()), new(lost())]);
+        keeps(new(lost()), [new(lost()), new(whole(0, 5))]);
+        // The last one is there. The others have waited for 17 s.
+        keeps(new(guessing(3_600)), [new(guessing(3_600)), new(lost())]);
         for (own, other) in [(new(lost()), lost()), (new(lost()), whole(0, 1)), (lost(), new(lost()))] {
             assert_eq!(wait(own, [new(lost()), other]), Some(LONGEST));
         }
         assert_eq!(wait(new(lost()), [new(lost()), None]), Some(LONGEST));
-        assert_eq!(wait(new(waiting(3_600, 0)), [new(waiting(3_600, 0)), new(lost())]), Some(NEW), "the last one is there");
+        let waited = |secs| memory(Vote::Lost { loss: "x".to_owned(), note: noted(None, secs, 0) }, 0);
+        assert_eq!(step(new(waited(20)), [new(waited(20)), new(waited(5))]), Step::Admit { counter: 0 });
+        keeps(new(waited(20)), [new(waited(19)), new(waited(5))]);
+    }
+
+    /// They have come back empty, one after another, and the lease is known to those that wait alone.
+    #[test]
+    fn a_node_that_waits_for_a_lease_is_not_new() {
+        assert_eq!(wait(new(lost()), [new(waiting(595, 0)), new(waiting(588, 0))]), Some(secs(595)));
+        assert_eq!(
+            step(new(waiting(595, 0)), [new(waiting(588, 0)), new(lost())]),
+            step(waiting(595, 0), [waiting(588, 0), lost()])
+        );
+        // A guess stays one.
+        let guess = step(lost(), [guessing(900), guessing(800)]);
+        assert!(matches!(&guess, Step::Note(noted) if noted.is_guess && noted.wait == Some(secs(900))), "{guess:?}");
+        let known = step(guessing(900), [whole(5, 3), whole(4, 4)]);
+        assert!(matches!(&known, Step::Note(noted) if !noted.is_guess), "{known:?}");
     }
 
     /// Otherwise it would grant something that decides nothing, and look used to the others, which are as new.

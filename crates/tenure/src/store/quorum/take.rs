@@ -70,6 +70,8 @@ impl Quorum {
             self.complete(&asked, want, &votes, round, end);
             return Ok(AcquireReply::Granted(Grant::new(fence, votes.ttl(request.ttl))));
         }
+        // They may be nodes that do not vote, which say so later than the others.
+        round.open().iter().for_each(|at| self.admission.plan(*at));
         if !request.generated {
             // A supplied token is released only where it was granted: elsewhere it may be another client's.
             while let Some((at, answer)) = round.next().await {
