@@ -6,7 +6,7 @@
 
 local function node_acquire(keys, args)
   local from = args[7]
-  -- What is not noted is no lease that another owner can take over. It may have taken over already.
+  -- Nobody takes over from a lease that is not noted. The owner may have taken over already.
   local function is_noted(owner)
     return redis.call('ZSCORE', keys[7], noted_as(keys[1], owner))
   end
