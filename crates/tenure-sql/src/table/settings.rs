@@ -11,7 +11,10 @@ use super::Terms;
 /// Settings of a table, as the parameters of a URL give them.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a parameter of its own")]
-#[cfg_attr(not(all(feature = "mysql", feature = "postgres")), allow(dead_code, reason = "each database has parameters of its own"))]
+#[cfg_attr(
+    not(all(feature = "mysql", feature = "postgres")),
+    allow(dead_code, reason = "each database has parameters of its own")
+)]
 pub(crate) struct Settings {
     /// The table, behind its schema if there is one.
     pub(crate) table: Vec<String>,
