@@ -214,6 +214,8 @@ async fn a_copy_renews_no_lease() {
             let renewed = a.renew(&[broken.lease()]).await;
             assert!(matches!(renewed[..], [Ok(RenewReply::Gone)]), "two hold: {renewed:?}");
         }
+        let heir = asks("door", LONG).with_share(share).with_from(broken.owner.clone());
+        assert_eq!(fence_of(&a, &heir).await, None, "a copy is handed over");
         for lease in reader.iter().chain([&broken]) {
             release(&b, lease).await;
         }

@@ -85,7 +85,7 @@ impl Quorum {
         let nodes: Nodes = nodes.into();
         let paces = Arc::new(Paces::new(nodes.len()));
         let under_way = TaskTracker::new();
-        // It is waited for by those alone who want to end.
+        // Only a program that is about to end waits for it, while others may still add to it.
         under_way.close();
         let admission = Arc::new(Admission::new(Arc::clone(&nodes)));
         Ok(Self {

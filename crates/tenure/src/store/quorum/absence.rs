@@ -63,7 +63,7 @@ impl Noted {
         Self { wait, is_guess, waited, counter, clocks: clocks.collect() }
     }
 
-    /// The end of no lease from before is known.
+    /// Returns whether the note tells the end of no lease from before.
     pub(super) fn knows_no_end(&self) -> bool {
         self.is_guess || self.wait.is_none_or(|wait| wait.is_zero())
     }

@@ -16,8 +16,8 @@ use crate::{Entry, Error, ErrorKind, Fence, Lease, Name};
 /// Any store can vote, as [`Plain`]. One that implements this itself can do more: the quorum then
 /// has fences, and does not count the vote of a node that has lost its data.
 ///
-/// A node renews leases only while it votes, and only those that it has granted since it does. One that stands there for another
-/// reason may be the copy of a lease that has ended. While it does not vote, a renewal is [`Unavailable`](ErrorKind::Unavailable).
+/// A node renews leases only while it votes, and only those that it has granted since it began to vote. Any other
+/// lease that stands there may be the copy of one that has ended. While it does not vote, a renewal is [`Unavailable`](ErrorKind::Unavailable).
 #[async_trait]
 pub trait Node: Store {
     /// Whether the node counts the grants of each name by itself, so that nodes which saw the same
