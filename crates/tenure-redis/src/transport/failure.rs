@@ -38,6 +38,18 @@ const REPLICA: &[&str] = &["READONLY", "ERR WAIT cannot be used with replica", "
 /// The same of one that has become a replica while a client waited for copies.
 const DEMOTED: &[&str] = &["UNBLOCKED"];
 const CUT_OFF: &[&str] = &["MASTERDOWN"];
+/// Beginnings of the errors of a proxy that has no server behind it: Envoy's, and those of the system, which twemproxy passes on.
+const NO_UPSTREAM: &[&str] = &[
+    "upstream failure",
+    "no upstream host",
+    "ERR upstream failure",
+    "ERR no upstream host",
+    "ERR Connection refused",
+    "ERR Connection reset by peer",
+    "ERR Connection timed out",
+    "ERR Host is down",
+    "ERR No route to host",
+];
 
 const fn unavailable(starts: &'static [&'static str], what: &'static str, fix: &'static str) -> Meaning {
     Meaning { starts, kind: ErrorKind::Unavailable, what, fix, maybe: false }
@@ -61,6 +73,13 @@ const MEANINGS: &[Meaning] = &[
     unavailable(CUT_OFF, "the server is a replica without its master", "point the store URL at the master"),
     unavailable(&["CLUSTERDOWN"], "the cluster is down", "look at the state of its nodes"),
     unavailable(&[LOST], NO_VOTE, "look at `tenure show --servers`"),
+    Meaning {
+        starts: NO_UPSTREAM,
+        kind: ErrorKind::Unavailable,
+        what: "a proxy has no server behind it",
+        fix: "look at the server",
+        maybe: true,
+    },
     Meaning { starts: &[AWAY], kind: ErrorKind::Unavailable, what: NO_SENSE, fix: "look at what answers there", maybe: true },
     unavailable(&[CROWDED], "too much waits to be sent to the server", "send less at once, or look at the link"),
     unavailable(&["BUSY"], "the server is busy with another client's script", "end it with SCRIPT KILL"),
@@ -187,8 +206,10 @@ pub(crate) fn away(error: &RedisError) -> RedisError {
     redis::make_extension_error(AWAY.to_owned(), Some(text_of(error)))
 }
 
+/// Whether no server is behind the connection.
 pub(crate) fn is_away(error: &RedisError) -> bool {
-    error.code() == Some(AWAY)
+    let text = text_of(error);
+    error.code() == Some(AWAY) || NO_UPSTREAM.iter().any(|start| text.starts_with(start))
 }
 
 /// Nothing was sent: the submission queue is full.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tenure::Locker;
 use tenure::store::{Credentials, Login};
+use tenure::{ErrorKind, Locker};
 use tenure_redis::Options;
 use tenure_testkit::{Passwords, Proxy, RedisCluster, RedisServer, SentinelGroup, admit, rotation};
 use tokio::sync::Notify;
@@ -102,6 +102,23 @@ async fn a_wait_goes_on_while_a_proxy_has_no_server() {
         held.release().await.unwrap();
         let granted = timeout(PATIENCE, waiter).await.expect("it waits for ever").unwrap();
         assert!(granted.is_ok(), "{answer:?}: {}", granted.unwrap_err());
+    }
+}
+
+/// It has never heard a server there, but knows what Envoy and twemproxy say. Envoy greets by itself, so that the first command fails.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_starts_while_a_proxy_has_no_server_waits() {
+    for answer in ["-ERR Connection refused\r\n", "-no upstream host\r\n", "-upstream failure\r\n"] {
+        let proxy = listens_as(move |words| match &*words[0] {
+            "HELLO" if answer.starts_with("-upstream") => "-ERR unknown command\r\n".into(),
+            "CLIENT" | "PING" if answer.starts_with("-upstream") => "+OK\r\n".into(),
+            _ => answer.into(),
+        });
+        let told = match Options::parse(&format!("redis://{proxy}")).unwrap().open().await {
+            Ok(store) => Locker::new(store).mutex("door").try_acquire().await.unwrap_err(),
+            Err(error) => error,
+        };
+        assert!(told.kind() == ErrorKind::Unavailable && told.to_string().contains("no server behind"), "{answer}: {told:?}");
     }
 }
 
