@@ -1,7 +1,7 @@
 //! `tenure show --servers`: which servers of a quorum vote, and what keeps the others out.
 
 use serde_json::{Value, json};
-use tenure::store::quorum::{Memory, Node};
+use tenure::compose::quorum::{Memory, Node};
 use tenure::store::{Features, Store};
 use tenure::{Error, Name};
 

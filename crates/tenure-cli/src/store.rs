@@ -6,8 +6,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf, absolute};
 use std::time::Duration;
 
+use tenure::compose::quorum::Quorum;
 use tenure::store::Login;
-use tenure::store::quorum::Quorum;
 use tenure::{Locker, LockerBuilder};
 use tenure_redis::Advice;
 use tenure_stores::Options;

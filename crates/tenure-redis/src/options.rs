@@ -32,7 +32,7 @@ use crate::schemes::timestamp::Unit;
 /// | `redis+unix:///path` | a unix socket; `valkey+unix://` and `unix://` are the same |
 /// | `redis+cluster://[user:password@]host:port,host:port,...` | a [Redis Cluster](crate::ClusterStore), by one or more of its nodes; `rediss+cluster://` with TLS |
 /// | `redis+sentinel://[user:password@]host[:port],host[:port],.../service[/db]` | the master that Sentinels name; `rediss+sentinel://` with TLS |
-/// | `quorum+redis://[user:password@]host:port,host:port,...` | a [quorum](tenure::store::quorum::Quorum) of independent servers; `quorum+rediss://` with TLS |
+/// | `quorum+redis://[user:password@]host:port,host:port,...` | a [quorum](tenure::compose::quorum::Quorum) of independent servers; `quorum+rediss://` with TLS |
 ///
 /// The parameters are [`PARAMETERS`](Self::PARAMETERS). More about some of them is at [`Durability`], [`Advice`],
 /// [`Scheme`] and [`Options::profile`].

@@ -13,6 +13,7 @@ pub(crate) mod form;
 mod frame;
 mod handshake;
 pub(crate) mod link;
+pub(crate) mod meanings;
 mod multiplex;
 pub(crate) mod nodes;
 pub(crate) mod push;

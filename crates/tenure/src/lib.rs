@@ -43,6 +43,7 @@
 
 mod client;
 mod clock;
+pub mod compose;
 mod duration;
 mod error;
 mod fence;

@@ -3,15 +3,13 @@
 //! A store makes one attempt. Waiting, renewing and retrying stand above it, once for all stores.
 
 mod address;
-pub mod all;
 pub(crate) mod call;
 mod connect;
 mod credentials;
-mod features;
+pub(crate) mod features;
 pub(crate) mod lease;
 pub(crate) mod memory;
 mod parameters;
-pub mod quorum;
 pub mod record;
 mod refusals;
 mod request;

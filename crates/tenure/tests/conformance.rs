@@ -70,7 +70,7 @@ mod faulty {
 
 /// A quorum of stores in memory.
 mod quorum {
-    use tenure::store::quorum::{Node, Plain, Quorum};
+    use tenure::compose::quorum::{Node, Plain, Quorum};
 
     use super::*;
 
@@ -114,7 +114,7 @@ mod quorum {
 
 /// All of two stores in memory.
 mod all {
-    use tenure::store::all::AllOf;
+    use tenure::compose::AllOf;
 
     use super::*;
 
@@ -141,7 +141,7 @@ mod all {
 
 /// The same, and they fall silent. Faults of one of them are tested with the core.
 mod silent_all {
-    use tenure::store::all::AllOf;
+    use tenure::compose::AllOf;
 
     use super::*;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::Locker;
-use tenure::store::all::AllOf;
+use tenure::compose::AllOf;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep};

@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use futures_util::future::join;
 use futures_util::stream::BoxStream;
 use redis::Value;
-use tenure::store::quorum::{Clock, Confirmed, Memory, Node, Vote};
+use tenure::compose::quorum::{Clock, Confirmed, Memory, Node, Vote};
 use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, ErrorKind, Fence, Lease, Name, Owner};
 use tokio::time::Instant;
@@ -37,7 +37,7 @@ const SOON: Duration = Duration::from_secs(1);
 /// For nodes that are as near as the majority.
 pub(crate) const A_MOMENT: Duration = Duration::from_millis(50);
 
-/// One Redis or Valkey server as a node of a [`Quorum`](tenure::store::quorum::Quorum). Clones
+/// One Redis or Valkey server as a node of a [`Quorum`](tenure::compose::quorum::Quorum). Clones
 /// share one connection.
 ///
 /// # Round trips

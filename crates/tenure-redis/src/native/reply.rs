@@ -7,7 +7,8 @@ use tenure::store::{AcquireReply, Busy, Notice, ReleaseReply, RenewReply, Reques
 use tenure::{Error, ErrorKind, Fence, Holder, Lease, Name, Owner, Share};
 
 use crate::transport::connection::Repeat;
-use crate::transport::failure::{COUNTER_FIX, other_capacity, translate, unexpected};
+use crate::transport::failure::{other_capacity, translate, unexpected};
+use crate::transport::meanings::COUNTER_FIX;
 
 /// The outcome of a request that was sent twice, the first time without an answer. If the owner
 /// token is in place, and was supplied, it may be this request's or another client's.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tenure::Error;
+use tenure::compose::quorum::{Node, Quorum};
 use tenure::store::Store;
-use tenure::store::quorum::{Node, Quorum};
 
 use super::Options;
 use super::server::Server;
@@ -42,7 +42,7 @@ impl Options {
         RedisStore::connect(&self.settings(&self.servers[0], self.prefix.clone())?).await
     }
 
-    /// Makes a node of a [quorum](tenure::store::quorum::Quorum), which connects with its first
+    /// Makes a node of a [quorum](tenure::compose::quorum::Quorum), which connects with its first
     /// call.
     ///
     /// # Errors

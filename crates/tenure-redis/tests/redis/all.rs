@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tenure::Name;
+use tenure::compose::AllOf;
 use tenure::store::Store;
-use tenure::store::all::AllOf;
 use tenure_conformance::{NotApplicable, Plant, Process, Subject, exceptions};
 use tenure_testkit::{Program, RedisServer, Worker};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tenure::compose::quorum::{Node, Plain, Quorum};
 use tenure::store::Store;
-use tenure::store::quorum::{Node, Plain, Quorum};
 use tenure::{Locker, MemoryStore, ReleaseOutcome};
 use tenure_testkit::RedisServer;
 use tokio::task::JoinSet;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::store::quorum::Quorum;
+use tenure::compose::quorum::Quorum;
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
 use tenure::{ErrorKind, Fence, Locker, Name, Owner, Share};
 use tenure_conformance::exceptions::{NO_QUEUE, ONE_BY_ONE};
@@ -629,6 +629,24 @@ async fn a_name_is_shown_as_held_by_one_server_beside_one_that_does_not_vote() {
     assert_eq!(servers[1].command(&["DEL", "door"]), 1);
     let entries = store.inspect(Some(&held.name)).await.unwrap();
     assert!(entries.iter().any(|entry| entry.holders.iter().any(|holder| holder.owner == held.owner)), "{entries:?}");
+}
+
+/// They lost their data while somebody held it, and the one that votes was away when it was granted.
+#[tokio::test]
+async fn a_name_is_not_shown_as_free_while_too_few_servers_vote() {
+    let (servers, url) = new_servers(3);
+    let store = quorum(&url).await;
+    store.admit().await.unwrap();
+    let (held, _) = granted(&store, "door", LONG).await;
+    wait_for("the slower ones to grant it", || servers.iter().all(|server| server.command(&["EXISTS", "door"]) == 1)).await;
+    assert_eq!(servers[2].command(&["DEL", "door"]), 1);
+    for server in &servers[..2] {
+        assert_eq!(server.command(&["FLUSHALL"]), "OK");
+    }
+    for name in [Some(&held.name), None] {
+        let error = store.inspect(name).await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("does not vote"), "{error}");
+    }
 }
 
 /// All have lost their data, one after another. How far they had counted stands in the notes alone.

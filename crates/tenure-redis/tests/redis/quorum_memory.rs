@@ -4,7 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tenure::store::quorum::{Node, Quorum, Vote};
+use tenure::compose::quorum::{Node, Quorum, Vote};
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Store};
 use tenure::{ErrorKind, Lease, Share};
 use tenure_redis::Options;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tenure::compose::AllOf;
 use tenure::store::Store;
-use tenure::store::all::AllOf;
 use tenure_conformance::{NotApplicable, Process, Subject, exceptions};
 use tenure_testkit::{Program, Worker};
 

@@ -5,8 +5,8 @@ use std::io;
 use std::process::Command;
 use std::sync::Arc;
 
+use tenure::compose::AllOf;
 use tenure::store::Store;
-use tenure::store::all::AllOf;
 use tenure::{Error, Locker, MemoryStore, parse_duration};
 use tenure_stores::Options;
 

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tenure::store::quorum::{Node, Plain, Quorum};
+use tenure::compose::quorum::{Node, Plain, Quorum};
 use tenure::{Locker, MemoryStore};
 use tenure_sql::postgres::Options;
 use tenure_testkit::page::rows;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tenure::store::all::AllOf;
+use tenure::compose::AllOf;
 use tenure::store::{AcquireReply, Busy, ReleaseReply, RenewReply, Request, Store};
 use tenure::{ErrorKind, Lease, Locker, MemoryStore, Name, Owner, Share};
 use tenure_conformance::{Fate, Faulty, Operation};

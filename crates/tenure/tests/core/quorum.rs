@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use tenure::store::quorum::{Confirmed, Memory, Node, Quorum, Vote};
+use tenure::compose::quorum::{Confirmed, Memory, Node, Quorum, Vote};
 use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, ErrorKind, Fence, Lease, MemoryStore, Name, Owner, Share};
 use tokio::sync::Semaphore;

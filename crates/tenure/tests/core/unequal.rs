@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use tenure::store::all::AllOf;
-use tenure::store::quorum::{Node, Plain, Quorum};
+use tenure::compose::AllOf;
+use tenure::compose::quorum::{Node, Plain, Quorum};
 use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, Lease, MemoryStore, Name, Owner, Share};
 

@@ -15,8 +15,9 @@ use crate::native::store::{RedisStore, Settings};
 use crate::transport::commands::{Commands, Digits};
 use crate::transport::connection::{Connection, Exchange, Repeat};
 use crate::transport::contact::now_ms;
-use crate::transport::failure::{COUNTER_FIX, translate, unexpected};
+use crate::transport::failure::{translate, unexpected};
 use crate::transport::link::Link;
+use crate::transport::meanings::COUNTER_FIX;
 use crate::transport::reply::{Answers, executed, read, time};
 
 /// How far the counter may be raised without being watched, us. Each client that raises it adds

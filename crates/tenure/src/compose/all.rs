@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 use futures_util::stream::{BoxStream, StreamExt, select_all};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::features::opened_by;
-use super::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use crate::store::features::opened_by;
+use crate::store::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use crate::{Entry, Error, Holder, Lease, Name};
 
 /// Longest poll interval of a name that is held.
@@ -44,7 +44,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// # Examples
 /// ```
 /// use std::sync::Arc;
-/// use tenure::store::all::AllOf;
+/// use tenure::compose::AllOf;
 /// use tenure::{Locker, MemoryStore};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
@@ -93,7 +93,7 @@ impl AllOf {
     }
 
     /// Sets the timeout of a call to all stores together. `None` stands for the largest of the
-    /// stores' own, or the [default](super::operation_timeout).
+    /// stores' own, or the [default](crate::store::operation_timeout).
     #[must_use]
     pub fn with_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
         let of_stores = || self.stores.iter().filter_map(|store| store.features().operation_timeout).max();
@@ -109,7 +109,7 @@ impl AllOf {
     }
 
     fn limit(&self, ttl: Duration) -> Duration {
-        self.timeout.unwrap_or_else(|| super::operation_timeout(ttl))
+        self.timeout.unwrap_or_else(|| crate::store::operation_timeout(ttl))
     }
 
     /// Releases the lease in the first `granted` stores, in reverse order. Returns whether it is

@@ -30,8 +30,8 @@ use self::node::Nodes;
 pub use self::node::{Confirmed, Memory, Node, Plain, Vote};
 use self::planting::{Planting, Want, Wanted};
 use self::round::{Paces, Round, Until};
-use super::features::opened_by;
-use super::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use crate::store::features::opened_by;
+use crate::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use crate::{Entry, Error, ErrorKind, Lease, Name, Share};
 
 /// Default poll interval of a name that is held.
@@ -102,7 +102,7 @@ impl Quorum {
     }
 
     /// Sets the timeout of a call, `None` for the largest of the nodes' own, or the
-    /// [default](super::operation_timeout).
+    /// [default](crate::store::operation_timeout).
     ///
     /// Whatever it is, an answer about a lease counts for 2.5 s. A node that answers later may have lost its data, and others
     /// may have been granted the name.

@@ -31,15 +31,19 @@ impl Quorum {
                 Err(failed) => failures.push(failed),
             }
         }
-        let nodes = self.nodes.len();
-        if answered < self.majority() {
-            let what = format!("{answered} of {nodes} nodes could be looked at");
-            return Err(too_few(what, nodes - self.majority(), nodes - answered - failures.len(), failures));
-        }
         let mut entries: Vec<Entry> =
             names.into_iter().map(|(name, holders)| Entry::new(name, self.by_majority(holders, voted), Vec::new())).collect();
         entries.retain(Entry::is_in_use);
-        Ok(entries)
+        // What is not found may be held all the same, unless a majority that votes does not know it.
+        let is_found = name.is_some() && !entries.is_empty();
+        let (counted, nodes) = (if is_found { answered } else { voted }, self.nodes.len());
+        if counted >= self.majority() {
+            return Ok(entries);
+        }
+        let silent = nodes - answered - failures.len();
+        let no_vote = || Error::unavailable("the server does not vote").with_hint("look at `tenure show --servers`");
+        failures.extend(std::iter::repeat_with(no_vote).take(answered - counted));
+        Err(too_few(format!("{counted} of {nodes} nodes could be asked"), nodes - self.majority(), silent, failures))
     }
 
     /// The holders that enough of the nodes know, with the ttl that enough of them keep. A node that has not answered, or does not
