@@ -196,13 +196,16 @@ fn memory_of(reply: &Value, run: String) -> Result<Memory, Error> {
     let span = |digits: &str| number(digits).map(Duration::from_millis);
     let words = words.ok_or_else(odd)?;
     let [time, end, new, rest @ ..] = &words[..] else { return Err(odd()) };
-    let (vote, copy) = match rest {
-        ["whole", counter] => (Vote::Given { counter: number(counter)? }, Duration::ZERO),
+    let (vote, copy_end) = match rest {
+        ["whole", counter] => {
+            let new_beside = new.split(' ').filter(|_| *new != "0").map(str::to_owned).collect();
+            (Vote::Given { counter: number(counter)?, new_beside }, Duration::ZERO)
+        }
         ["lost", loss, note, copy] => (Vote::Lost { loss: (*loss).to_owned(), note: (*note).to_owned() }, span(copy)?),
         _ => return Err(odd()),
     };
     let clock = Some(Clock { run, time: span(time)? });
-    Ok(Memory { vote, latest_end: span(end)?, copy_end: copy, is_new: *new == "1", clock })
+    Ok(Memory { vote, latest_end: span(end)?, copy_end, is_new: *new != "0", clock })
 }
 
 #[async_trait]
@@ -248,11 +251,10 @@ impl Node for RedisNode {
         self.on_memory(&scripts::NODE_NOTE, &args, self.store.end(Duration::MAX)).await.map(drop)
     }
 
-    async fn admit(&self, loss: &str, counter: u64) -> Result<(), Error> {
-        let counter = Digits::of(counter);
-        self.on_memory(&scripts::NODE_ADMIT, &[loss.as_bytes(), counter.as_bytes()], self.store.end(Duration::MAX))
-            .await
-            .map(drop)
+    async fn admit(&self, loss: &str, counter: u64, new_beside: &[&str]) -> Result<(), Error> {
+        let (counter, beside) = (Digits::of(counter), new_beside.join(" "));
+        let args = [loss.as_bytes(), counter.as_bytes(), beside.as_bytes()];
+        self.on_memory(&scripts::NODE_ADMIT, &args, self.store.end(Duration::MAX)).await.map(drop)
     }
 }
 

@@ -5,6 +5,7 @@
 --
 -- KEYS[1] memory   see node.lua
 -- ARGV[1] the loss   ARGV[2] the largest counter of the others
+-- ARGV[3] if all are new, the losses of the others that do not vote
 -- reply   1, or 0 if it is another loss, or the node votes
 
 local EPOCH = 1767225600
@@ -18,4 +19,5 @@ local micros = math.max(0, (tonumber(time[1]) - EPOCH) * 1000000 + tonumber(time
 local floor = math.max(tonumber(ARGV[2]), micros < MOST / 2 and micros or 0)
 redis.call('HSET', KEYS[1], 'floor', digits(floor), 'most', digits(floor), 'turned', time[1])
 redis.call('HDEL', KEYS[1], 'note', 'copy')
+redis.call('HSET', KEYS[1], 'new', ARGV[3] == '' and '0' or ARGV[3])
 return 1

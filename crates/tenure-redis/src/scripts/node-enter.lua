@@ -7,7 +7,8 @@
 -- ARGV[1] run id of the server   ARGV[2] identifies a loss that is found now
 -- ARGV[3] '/' and what the server says of the time when it was a replica: then it had the data of another. A server
 --         that was a master for long enough says nothing any more
--- reply   {clock, end, new, 'whole', most}              it votes; the clock and the latest end, which is so many ms away
+-- reply   {clock, end, new, 'whole', most}              it votes; the clock and the latest end, which is so many ms away. `new` names
+--                                               the losses of the others that were new as well when it began to vote, or is '0'
 --         {clock, end, new, 'lost', loss, note, copy}   it does not vote; what clients have noted about the loss, and the
 --                                                       latest end in the data with which it came back, for a person
 
@@ -21,7 +22,7 @@ local memory, ends, run, loss = KEYS[1], KEYS[2], ARGV[1] .. ARGV[3], ARGV[2]
 local now, known = now_ms(), redis.call('HGET', memory, 'run') or ''
 local has_forgotten = ARGV[3] == '/' and known:sub(1, #run) == run
 if known ~= run and not has_forgotten or not redis.call('ZSCORE', ends, '') then
-  local is_new = redis.call('EXISTS', memory, ends) == 0 or redis.call('HGET', memory, 'new') == '1'
+  local is_new = redis.call('EXISTS', memory, ends) == 0 or (redis.call('HGET', memory, 'new') or '0') ~= '0'
   local copy = math.max(now + latest_end(ends, now), tonumber(redis.call('HGET', memory, 'copy') or '0'))
   redis.call('UNLINK', memory, ends)
   redis.call('ZADD', ends, 0, '')

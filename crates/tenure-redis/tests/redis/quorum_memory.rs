@@ -269,7 +269,7 @@ async fn a_server_that_forgets_that_it_was_a_replica_keeps_its_vote() {
     let (a, b) = (node(), node());
     let lost = a.memory().await.unwrap();
     let Vote::Lost { loss, .. } = lost.vote else { panic!("{lost:?}") };
-    a.admit(&loss, 0).await.unwrap();
+    a.admit(&loss, 0, &[]).await.unwrap();
     let held = asks("door", LONG);
     assert!(matches!(a.acquire(&held).await.unwrap(), AcquireReply::Granted(_)));
     wait_for("it to forget", || replica.cli("INFO replication").contains("second_repl_offset:-1")).await;

@@ -122,7 +122,7 @@ impl Node for Late {
     async fn memory(&self) -> Result<Memory, Error> {
         let left = self.losses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         let lost = |left: usize| Vote::Lost { loss: left.to_string(), note: String::new() };
-        let vote = left.map_or(Vote::Given { counter: 0 }, lost);
+        let vote = left.map_or(Vote::Given { counter: 0, new_beside: Vec::new() }, lost);
         Ok(Memory { vote, latest_end: Duration::ZERO, copy_end: Duration::ZERO, is_new: false, clock: None })
     }
 
@@ -130,7 +130,7 @@ impl Node for Late {
         Ok(())
     }
 
-    async fn admit(&self, _: &str, _: u64) -> Result<(), Error> {
+    async fn admit(&self, _: &str, _: u64, _: &[&str]) -> Result<(), Error> {
         Ok(())
     }
 }

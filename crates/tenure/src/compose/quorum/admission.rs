@@ -100,7 +100,7 @@ impl Admission {
         let ends = Noted { wait: Some(Duration::ZERO), counter, ..Noted::default() }.to_string();
         let noted = join_all(lost.iter().map(|(node, (loss, note))| node.note(loss, note, &ends))).await;
         let admit = async |(node, (loss, _)): &(&Arc<dyn Node>, (&str, &str))| {
-            node.admit(loss, counter).await?;
+            node.admit(loss, counter, &[]).await?;
             match node.memory().await?.vote {
                 Vote::Given { .. } => Ok(()),
                 Vote::Lost { .. } => Err(Error::unavailable(format!("{node} has lost its data again")).with_hint("try again")),
@@ -128,7 +128,8 @@ async fn see_to(nodes: &Nodes, at: usize) -> bool {
     // They are asked after the loss is found, and once more after the wait: what was known before is too old.
     let others = join_all(nodes.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, node)| asked(node))).await;
     let done = async {
-        match (Seen { own: &own, others: others.iter().flatten().collect(), nodes: nodes.len() }).step(&noted) {
+        let seen = Seen { own: &own, others: others.iter().flatten().collect(), nodes: nodes.len() };
+        match seen.step(&noted) {
             Step::Nothing => Ok(()),
             Step::Note(new) => {
                 if let (None, Some(wait)) = (noted.wait, new.wait) {
@@ -138,7 +139,7 @@ async fn see_to(nodes: &Nodes, at: usize) -> bool {
             }
             Step::Admit { counter } => {
                 tracing::info!(%node, "the node votes again");
-                node.admit(loss, counter).await
+                node.admit(loss, counter, &seen.new_beside()).await
             }
         }
     };

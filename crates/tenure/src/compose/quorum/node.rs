@@ -50,10 +50,10 @@ pub trait Node: Store {
     /// `loss` and `before` are those of [`Vote::Lost`]. After another loss this does nothing.
     async fn note(&self, loss: &str, before: &str, note: &str) -> Result<(), Error>;
 
-    /// Lets a node vote again. It counts on from `counter` at least.
+    /// Lets a node vote again. It counts on from `counter` at least, and keeps `new_beside` for [`Vote::Given`] until it grants something.
     ///
     /// `loss` is the one of [`Vote::Lost`]. After another loss this does nothing.
-    async fn admit(&self, loss: &str, counter: u64) -> Result<(), Error>;
+    async fn admit(&self, loss: &str, counter: u64, new_beside: &[&str]) -> Result<(), Error>;
 }
 
 /// Answer to [`Node::confirm`].
@@ -90,6 +90,8 @@ pub enum Vote {
     Given {
         /// The largest counter of any of them.
         counter: u64,
+        /// The losses of the other nodes that were new as well when this one began to vote. Empty once it has granted anything.
+        new_beside: Vec<String>,
     },
     /// It may have lost its data, and does not vote until no lease from before can stand.
     Lost {
@@ -104,7 +106,7 @@ impl Memory {
     /// How far the node knows that names were counted.
     pub(super) fn counted(&self) -> u64 {
         match &self.vote {
-            Vote::Given { counter } => *counter,
+            Vote::Given { counter, .. } => *counter,
             Vote::Lost { note, .. } => Noted::read(note).counter,
         }
     }
@@ -166,7 +168,7 @@ impl<S: Store> Node for Plain<S> {
 
     async fn memory(&self) -> Result<Memory, Error> {
         Ok(Memory {
-            vote: Vote::Given { counter: 0 },
+            vote: Vote::Given { counter: 0, new_beside: Vec::new() },
             latest_end: Duration::ZERO,
             copy_end: Duration::ZERO,
             is_new: false,
@@ -178,7 +180,7 @@ impl<S: Store> Node for Plain<S> {
         Ok(())
     }
 
-    async fn admit(&self, _: &str, _: u64) -> Result<(), Error> {
+    async fn admit(&self, _: &str, _: u64, _: &[&str]) -> Result<(), Error> {
         Ok(())
     }
 }

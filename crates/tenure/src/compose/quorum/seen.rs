@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::absence::{Clock, LONGEST, NEW, Noted, SETTLED};
-use super::node::Memory;
+use super::node::{Memory, Vote};
 
 /// The others are asked again, and what has passed is noted anew, after so long.
 pub(super) const NOTED_AGAIN: Duration = Duration::from_secs(1);
@@ -84,10 +84,19 @@ impl Seen<'_> {
 
     /// Whether all nodes have answered, and nobody has been granted anything there, nor may have been before.
     fn are_new(&self) -> bool {
-        let is_new = |Answer { memory, .. }: &Answer| {
-            memory.is_new && memory.loss().is_none_or(|(_, note)| Noted::read(note).knows_no_end())
+        let own = self.own.memory.loss().map(|(loss, _)| loss);
+        let is_new = |Answer { memory, .. }: &Answer| match &memory.vote {
+            // What this node has granted since the other began to vote, the other need not know.
+            Vote::Given { new_beside, .. } => new_beside.iter().any(|loss| own == Some(loss)),
+            Vote::Lost { note, .. } => memory.is_new && Noted::read(note).knows_no_end(),
         };
         self.others.len() + 1 == self.nodes && self.answers().all(is_new)
+    }
+
+    /// The losses of the others that do not vote yet, if all are new.
+    pub(super) fn new_beside(&self) -> Vec<&str> {
+        let losses = self.others.iter().filter_map(|answer| answer.memory.loss()).map(|(loss, _)| loss);
+        losses.filter(|_| self.are_new()).collect()
     }
 
     /// Whether the others that vote, or have waited as well, are a majority with this node.
@@ -136,7 +145,6 @@ impl Seen<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::node::Vote;
     use super::*;
 
     const fn secs(secs: u64) -> Duration {
@@ -163,7 +171,7 @@ mod tests {
     }
 
     fn whole(end: u64, counter: u64) -> Option<Memory> {
-        memory(Vote::Given { counter }, end)
+        memory(Vote::Given { counter, new_beside: Vec::new() }, end)
     }
 
     fn lost() -> Option<Memory> {
@@ -190,6 +198,11 @@ mod tests {
 
     fn new(of: Option<Memory>) -> Option<Memory> {
         of.map(|memory| Memory { is_new: true, ..memory })
+    }
+
+    /// One that votes, and was new beside another.
+    fn new_beside(loss: &str) -> Option<Memory> {
+        memory(Vote::Given { counter: 5, new_beside: vec![loss.to_owned()] }, 0)
     }
 
     /// The next thing to do about a node, as the others answer. None stands for one that does not.
@@ -252,7 +265,7 @@ mod tests {
             assert!(matches!(&step, Step::Note(noted) if noted.wait.is_none()), "{step:?}");
         };
         keeps(new(lost()), [new(lost()), new(lost())]);
-        keeps(new(lost()), [new(lost()), new(whole(0, 5))]);
+        keeps(new(lost()), [new(lost()), new_beside("x")]);
         // The last one is there. The others have waited for 17 s.
         keeps(new(guessing(3_600)), [new(guessing(3_600)), new(lost())]);
         for (own, other) in [(new(lost()), lost()), (new(lost()), whole(0, 1)), (lost(), new(lost()))] {
@@ -262,6 +275,14 @@ mod tests {
         let waited = |secs| memory(Vote::Lost { loss: "x".to_owned(), note: noted(None, secs, 0) }, 0);
         assert_eq!(step(new(waited(20)), [new(waited(20)), new(waited(5))]), Step::Admit { counter: 0 });
         keeps(new(waited(20)), [new(waited(19)), new(waited(5))]);
+    }
+
+    /// They may have granted something and lost it, while the one that votes was away.
+    #[test]
+    fn nodes_that_came_back_empty_are_not_new_beside_one_that_votes() {
+        assert_eq!(wait(new(lost()), [new(lost()), new_beside("an earlier one")]), Some(LONGEST));
+        let step = step(new(lost()), [new_beside("an earlier one"), new_beside("an earlier one")]);
+        assert_eq!(step, Step::Admit { counter: 5 }, "the others know that there is nothing");
     }
 
     /// They have come back empty, one after another, and the lease is known to those that wait alone.
