@@ -17,9 +17,9 @@ use crate::config::{Password, Settings, Source, TTL, without_password};
 use crate::exit::{DAMAGED, Failure, NOT_ACQUIRED};
 use crate::output::print;
 
-/// Opens the store; its first contact is made here.
-pub(crate) async fn open(settings: &Settings) -> Result<LockerBuilder, Failure> {
-    contact(settings).await.map_err(|failure| settings.bad_store(failure))
+/// Opens the store; its first contact is made here. One who waits takes it for an outage if the login of a file is refused.
+pub(crate) async fn open(settings: &Settings, waits: bool) -> Result<LockerBuilder, Failure> {
+    contact(settings, waits).await.map_err(|failure| settings.bad_store(failure))
 }
 
 /// A locker for single steps; `None` if the store is a file that nobody has made yet.
@@ -28,7 +28,7 @@ pub(crate) async fn open_existing(settings: &Settings, ttl: Option<Duration>) ->
     if is_missing(settings)? {
         return Ok(None);
     }
-    let builder = open(settings).await?.ttl(ttl.or(settings.ttl).unwrap_or(TTL)).safety_margin(Duration::ZERO);
+    let builder = open(settings, false).await?.ttl(ttl.or(settings.ttl).unwrap_or(TTL)).safety_margin(Duration::ZERO);
     let locker = builder.build().map_err(|error| match ttl {
         None => settings.bad_ttl(error.into()),
         Some(_) => error.into(),
@@ -106,15 +106,20 @@ fn is_not_there(path: &Path) -> bool {
     path.metadata().is_err_and(|error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
 }
 
-async fn contact(settings: &Settings) -> Result<LockerBuilder, Failure> {
-    let options = checked(options(settings)?, settings.store_from)?;
+async fn contact(settings: &Settings, waits: bool) -> Result<LockerBuilder, Failure> {
+    let options = checked(options_of(settings, waits)?, settings.store_from)?;
     Ok(Locker::builder(options.open().await?))
 }
 
 /// Reads the URL, and adds the login of the settings.
 fn options(settings: &Settings) -> Result<Options, Failure> {
+    options_of(settings, false)
+}
+
+fn options_of(settings: &Settings, waits: bool) -> Result<Options, Failure> {
     let mut options = Options::parse(&settings.store)?;
-    let password = settings.password.as_ref().map(Password::credentials);
+    let login = |password: &Password| if waits { password.credentials().patient() } else { password.credentials() };
+    let password = settings.password.as_ref().map(login);
     let credentials = match (password, &settings.username) {
         (Some(password), Some(user)) => Some(password.with_user(user)),
         (Some(password), None) => Some(password),
@@ -125,7 +130,7 @@ fn options(settings: &Settings) -> Result<Options, Failure> {
     }
     let Options::Redis(mut options) = options else { return Ok(options) };
     if let Some(password) = &settings.sentinel_password {
-        options = options.sentinel_credentials(password.credentials());
+        options = options.sentinel_credentials(login(password));
     }
     let voice = settings.voice;
     Ok(Options::Redis(options.on_advice(move |server, advice| {

@@ -106,7 +106,7 @@ impl<'a> Plan<'a> {
         loop {
             // One operation longer than the wait, and as long as an answer may take.
             let patience = left(limit).filter(|left| !left.is_zero()).unwrap_or(FIRST_CONTACT) + PAUSE.1;
-            let opened = match timeout(patience, store::open(self.settings)).await {
+            let opened = match timeout(patience, store::open(self.settings, !limit.is_some_and(|limit| limit.is_zero()))).await {
                 Ok(Err(failure)) if failure.code == UNREACHABLE => failure,
                 Ok(opened) => {
                     if opened.is_ok() && outage.is_over() {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use tenure::store::{Credentials, Login};
 
@@ -26,11 +26,15 @@ pub(crate) enum Password {
 }
 
 impl Password {
-    /// Refuses a file that cannot be read, or is empty.
+    /// Refuses a file that cannot be read. One that is empty may be written just now.
     pub(super) fn check(&self) -> Result<(), Failure> {
         match self {
             Self::Here(_) => Ok(()),
-            Self::File { path, named_by } => check_password_file(path, named_by),
+            Self::File { path, named_by } => {
+                let unread =
+                    |error| format!("the password file {} of {named_by} cannot be read, {error}; check the path", path.display());
+                fs::read_to_string(path).map(drop).map_err(|error| Failure::new(CONFIG, unread(error)))
+            }
         }
     }
 
@@ -46,21 +50,4 @@ impl Password {
 pub(super) fn absolute(path: impl Into<PathBuf>) -> PathBuf {
     let path = path.into();
     std::path::absolute(&path).unwrap_or(path)
-}
-
-/// Refuses a password file that is of no use from the start.
-fn check_password_file(path: &Path, named_by: &str) -> Result<(), Failure> {
-    let text = fs::read_to_string(path).map_err(|error| {
-        Failure::new(
-            CONFIG,
-            format!("the password file {} of {named_by} cannot be read, {error}; check the path", path.display()),
-        )
-    })?;
-    match text.trim_end_matches(['\n', '\r']) {
-        "" => Err(Failure::new(
-            CONFIG,
-            format!("the password file {} of {named_by} is empty; write the password into it", path.display()),
-        )),
-        _ => Ok(()),
-    }
 }

@@ -195,17 +195,20 @@ fn memory_of(reply: &Value, run: String) -> Result<Memory, Error> {
     let number = |digits: &str| digits.parse::<u64>().map_err(|_| odd());
     let span = |digits: &str| number(digits).map(Duration::from_millis);
     let words = words.ok_or_else(odd)?;
-    let [time, end, new, rest @ ..] = &words[..] else { return Err(odd()) };
+    let [time, end, rest @ ..] = &words[..] else { return Err(odd()) };
     let (vote, copy_end) = match rest {
-        ["whole", counter] => {
-            let new_beside = new.split(' ').filter(|_| *new != "0").map(str::to_owned).collect();
+        ["whole", counter, losses] => {
+            let new_beside = losses.split_whitespace().map(str::to_owned).collect();
             (Vote::Given { counter: number(counter)?, new_beside }, Duration::ZERO)
         }
-        ["lost", loss, note, copy] => (Vote::Lost { loss: (*loss).to_owned(), note: (*note).to_owned() }, span(copy)?),
+        ["lost", loss, note, new, copy] => {
+            let (loss, note, is_new) = ((*loss).to_owned(), (*note).to_owned(), *new == "1");
+            (Vote::Lost { loss, note, is_new }, span(copy)?)
+        }
         _ => return Err(odd()),
     };
     let clock = Some(Clock { run, time: span(time)? });
-    Ok(Memory { vote, latest_end: span(end)?, copy_end, is_new: *new != "0", clock })
+    Ok(Memory { vote, latest_end: span(end)?, copy_end, clock })
 }
 
 #[async_trait]
@@ -310,7 +313,15 @@ impl Store for RedisNode {
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
-        self.give_up(lease, linger, b"1").await
+        let released = self.give_up(lease, linger, b"1").await?;
+        match released {
+            // It may have forgotten the lease.
+            ReleaseReply::NotHeld => match self.memory().await?.kept_out() {
+                Some((_, why)) => Err(Error::unavailable(format!("{self} {why}"))),
+                None => Ok(released),
+            },
+            ReleaseReply::Released => Ok(released),
+        }
     }
 
     async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {

@@ -18,6 +18,6 @@ local time = redis.call('TIME')
 local micros = math.max(0, (tonumber(time[1]) - EPOCH) * 1000000 + tonumber(time[2]))
 local floor = math.max(tonumber(ARGV[2]), micros < MOST / 2 and micros or 0)
 redis.call('HSET', KEYS[1], 'floor', digits(floor), 'most', digits(floor), 'turned', time[1])
+redis.call('HSET', KEYS[1], 'new', ARGV[3])
 redis.call('HDEL', KEYS[1], 'note', 'copy')
-redis.call('HSET', KEYS[1], 'new', ARGV[3] == '' and '0' or ARGV[3])
 return 1

@@ -5,7 +5,8 @@
 --   loss    identifies the loss of data since which it stands
 --   note    while it does not vote: how long it has to wait and has waited, as clients noted it
 --   copy    the same while: the latest end in the data with which it came back, ms
---   new     '1': nobody has been granted anything here since, nor before as far as is known
+--   new     missing or empty, unless nobody has been granted anything here as far as is known. Then '1', or the losses of
+--           the others that were new when it began to vote
 --   floor   no fence from before is above it; missing: the node does not vote
 --   most    no counter is above it
 --   turned  when the floor was last raised to `most`, s

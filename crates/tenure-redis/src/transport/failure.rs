@@ -5,9 +5,7 @@ use std::fmt;
 use redis::RedisError;
 use tenure::{Error, ErrorKind};
 
-use crate::transport::meanings::{
-    AWAY, CROWDED, CUT_OFF, DEMOTED, LOST, MEANINGS, Meaning, NO_SENSE, NO_UPSTREAM, NO_VOTE, REPLICA, UNKNOWN,
-};
+use crate::transport::meanings::{AWAY, CROWDED, CUT_OFF, DEMOTED, LOST, MEANINGS, Meaning, NO_SENSE, NO_VOTE, REPLICA, UNKNOWN};
 
 /// Translates an error of the client library. A server's error means that the command was not
 /// applied, but for `UNBLOCKED`. Any other leaves that open.
@@ -67,10 +65,9 @@ pub(crate) fn away(error: &RedisError) -> RedisError {
     redis::make_extension_error(AWAY.to_owned(), Some(text_of(error)))
 }
 
-/// Whether no server is behind the connection.
+/// Whether the answer made no sense.
 pub(crate) fn is_away(error: &RedisError) -> bool {
-    let text = text_of(error);
-    error.code() == Some(AWAY) || NO_UPSTREAM.iter().any(|start| text.starts_with(start))
+    error.code() == Some(AWAY)
 }
 
 /// Nothing was sent: the submission queue is full.

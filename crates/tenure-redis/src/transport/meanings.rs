@@ -37,7 +37,7 @@ pub(super) const REPLICA: &[&str] =
 pub(super) const DEMOTED: &[&str] = &["UNBLOCKED"];
 pub(super) const CUT_OFF: &[&str] = &["MASTERDOWN"];
 /// Beginnings of the errors of a proxy that has no server behind it: Envoy's, and those of the system, which twemproxy passes on.
-pub(super) const NO_UPSTREAM: &[&str] = &[
+const NO_UPSTREAM: &[&str] = &[
     "upstream failure",
     "no upstream host",
     "ERR upstream failure",

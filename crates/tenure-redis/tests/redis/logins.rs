@@ -78,9 +78,13 @@ async fn the_sentinels_are_logged_in_to_by_their_own_function() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_goes_on_while_a_proxy_has_no_server() {
     const UPSTREAM: &str = "-ERR upstream failure\r\n";
-    for (greeted, answer) in
-        [(false, "-DENIED no upstream\r\n"), (false, UPSTREAM), (false, "HTTP/1.1 502 Bad Gateway\r\n\r\n"), (true, UPSTREAM)]
-    {
+    for (greeted, answer) in [
+        (false, "-DENIED no upstream\r\n"),
+        (false, UPSTREAM),
+        (false, "HTTP/1.1 502 Bad Gateway\r\n\r\n"),
+        (true, UPSTREAM),
+        (true, "-ERR backend gone\r\n"),
+    ] {
         let server = RedisServer::start();
         let proxy = Proxy::start_opaque(server.addr());
         let held = locker(&server.url(), Credentials::default()).await.mutex("door").acquire().await.unwrap();

@@ -98,9 +98,13 @@ tenure_conformance::conformance!(subject, Contract);
 /// Servers that are reached directly, and whose memory nobody has vouched for.
 pub(crate) fn new_servers(nodes: usize) -> (Vec<RedisServer>, String) {
     let servers: Vec<RedisServer> = (0..nodes).map(|_| RedisServer::start()).collect();
-    let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
-    let url = format!("quorum+redis://{}", hosts.join(","));
+    let url = url_of(&servers);
     (servers, url)
+}
+
+fn url_of(servers: &[RedisServer]) -> String {
+    let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
+    format!("quorum+redis://{}", hosts.join(","))
 }
 
 pub(crate) async fn quorum(url: &str) -> Quorum {
@@ -600,14 +604,20 @@ async fn a_waiter_is_not_kept_in_mind_for_longer_than_its_ttl() {
     drop(listening);
 }
 
-/// It may be held at the server that does not answer.
-#[tokio::test]
-async fn a_name_is_shown_as_held_while_a_holder_of_it_is_away() {
-    let (servers, url) = new_servers(5);
-    let store = quorum(&format!("{url}?timeout=400ms")).await;
+/// Somebody holds the door at each of so many servers.
+async fn door_held_at_all(nodes: usize, parameters: &str) -> (Vec<RedisServer>, Quorum, Request) {
+    let (servers, url) = new_servers(nodes);
+    let store = quorum(&format!("{url}{parameters}")).await;
     store.admit().await.unwrap();
     let (held, _) = granted(&store, "door", LONG).await;
     wait_for("the slower ones to grant it", || servers.iter().all(|server| server.command(&["EXISTS", "door"]) == 1)).await;
+    (servers, store, held)
+}
+
+/// It may be held at the server that does not answer.
+#[tokio::test]
+async fn a_name_is_shown_as_held_while_a_holder_of_it_is_away() {
+    let (servers, store, held) = door_held_at_all(5, "?timeout=400ms").await;
     for server in &servers[..2] {
         assert_eq!(server.command(&["DEL", "door"]), 1);
     }
@@ -620,11 +630,7 @@ async fn a_name_is_shown_as_held_while_a_holder_of_it_is_away() {
 /// One has lost its data, and another was away when it was granted. The third knows of it.
 #[tokio::test]
 async fn a_name_is_shown_as_held_by_one_server_beside_one_that_does_not_vote() {
-    let (servers, url) = new_servers(3);
-    let store = quorum(&url).await;
-    store.admit().await.unwrap();
-    let (held, _) = granted(&store, "door", LONG).await;
-    wait_for("the slower ones to grant it", || servers.iter().all(|server| server.command(&["EXISTS", "door"]) == 1)).await;
+    let (servers, store, held) = door_held_at_all(3, "").await;
     assert_eq!(servers[0].command(&["FLUSHALL"]), "OK");
     assert_eq!(servers[1].command(&["DEL", "door"]), 1);
     let entries = store.inspect(Some(&held.name)).await.unwrap();
@@ -634,11 +640,7 @@ async fn a_name_is_shown_as_held_by_one_server_beside_one_that_does_not_vote() {
 /// They lost their data while somebody held it, and the one that votes was away when it was granted.
 #[tokio::test]
 async fn a_name_is_not_shown_as_free_while_too_few_servers_vote() {
-    let (servers, url) = new_servers(3);
-    let store = quorum(&url).await;
-    store.admit().await.unwrap();
-    let (held, _) = granted(&store, "door", LONG).await;
-    wait_for("the slower ones to grant it", || servers.iter().all(|server| server.command(&["EXISTS", "door"]) == 1)).await;
+    let (servers, store, held) = door_held_at_all(3, "").await;
     assert_eq!(servers[2].command(&["DEL", "door"]), 1);
     for server in &servers[..2] {
         assert_eq!(server.command(&["FLUSHALL"]), "OK");
@@ -647,6 +649,19 @@ async fn a_name_is_not_shown_as_free_while_too_few_servers_vote() {
         let error = store.inspect(name).await.unwrap_err();
         assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("does not vote"), "{error}");
     }
+}
+
+/// Nobody else can have been granted the name, because too few servers vote.
+#[tokio::test]
+async fn a_lease_is_not_called_lost_by_servers_that_forgot_it() {
+    let (servers, _, held) = door_held_at_all(3, "").await;
+    for server in &servers[..2] {
+        assert_eq!(server.command(&["FLUSHALL"]), "OK");
+    }
+    let another = quorum(&url_of(&servers)).await;
+    let error = another.release(&held.lease(), Duration::ZERO).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("has lost its data"), "{error}");
+    assert_eq!(servers[2].command(&["EXISTS", "door"]), 0);
 }
 
 /// All have lost their data, one after another. How far they had counted stands in the notes alone.

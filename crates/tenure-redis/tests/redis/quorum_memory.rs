@@ -442,7 +442,7 @@ async fn servers_that_are_all_new_vote_after_half_a_minute() {
     for (beginning, begins) in beginnings {
         let all = Servers::new((0..3).map(|_| RedisServer::builder().shifted_clock().arg("appendonly", "yes").start()).collect());
         let first = Options::parse(&all.servers[0].1.url()).unwrap().node().unwrap();
-        assert!(first.memory().await.unwrap().is_new);
+        assert!(matches!(first.memory().await.unwrap().vote, Vote::Lost { is_new: true, .. }));
         begins(&all);
         let after = votes_after(&all, &quorum(&patient(&all.url())).await).await;
         assert!((20..=70).contains(&after), "{beginning}: after {after} s");

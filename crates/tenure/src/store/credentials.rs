@@ -76,9 +76,9 @@ impl fmt::Debug for Login {
 ///
 /// # When a login is refused
 /// A login that stays is refused for good. One of a file or a function is first asked for again, and tried if it is
-/// another. If an earlier login at the same server was accepted, refusals of up to 120 s are
-/// [`Unavailable`](ErrorKind::Unavailable): the server may know the new password before the file has it. A wait goes on
-/// meanwhile. Later they are [`Refused`](ErrorKind::Refused).
+/// another. If an earlier login at the same server was accepted, or the credentials are [`patient`](Credentials::patient),
+/// refusals of up to 120 s are [`Unavailable`](ErrorKind::Unavailable): the server may know the new password before the file
+/// has it. A wait goes on meanwhile. Later they are [`Refused`](ErrorKind::Refused).
 ///
 /// # Clones
 /// Clones share one question: while a file is read or a function is asked, nobody asks again, for 30 s at most.
@@ -89,6 +89,8 @@ pub struct Credentials {
     rest: Login,
     /// Of one server.
     refusals: Refusals,
+    /// The first refusals are taken for an outage as well.
+    is_patient: bool,
 }
 
 enum Source {
@@ -142,7 +144,16 @@ impl Credentials {
 
     fn asked(name: String, ask: Ask) -> Self {
         let source = Arc::new(Source::Asked { name, ask, asked: Mutex::default() });
-        Self { source, rest: Login::default(), refusals: Refusals::default() }
+        Self { source, ..Self::default() }
+    }
+
+    /// Takes refusals for an outage from the first login on, as if a login had been accepted before: for a program that
+    /// starts and waits. It may start while the password is changed.
+    #[must_use]
+    pub fn patient(self) -> Self {
+        let refusals = Refusals::default();
+        refusals.accepted();
+        Self { refusals, is_patient: true, ..self }
     }
 
     /// Logs in as this user, unless the function names another.
@@ -157,8 +168,10 @@ impl Credentials {
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         let theirs = other.fixed().unwrap_or_else(|| other.rest.clone());
+        let (source, rest) = (Arc::clone(&self.source), self.rest.clone().or(&theirs));
         // Another server has refused nothing.
-        Self { source: Arc::clone(&self.source), rest: self.rest.clone().or(&theirs), refusals: Refusals::default() }
+        let anew = Self { source, rest, ..Self::default() };
+        if self.is_patient { anew.patient() } else { anew }
     }
 
     /// The login, if it stays. For authors of stores.
@@ -293,7 +306,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A login that stays.
 impl From<Login> for Credentials {
     fn from(login: Login) -> Self {
-        Self { source: Arc::new(Source::Fixed(login)), rest: Login::default(), refusals: Refusals::default() }
+        let source = Arc::new(Source::Fixed(login));
+        Self { source, rest: Login::default(), refusals: Refusals::default(), is_patient: false }
     }
 }
 

@@ -121,9 +121,9 @@ impl Node for Late {
 
     async fn memory(&self) -> Result<Memory, Error> {
         let left = self.losses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        let lost = |left: usize| Vote::Lost { loss: left.to_string(), note: String::new() };
+        let lost = |left: usize| Vote::Lost { loss: left.to_string(), note: String::new(), is_new: false };
         let vote = left.map_or(Vote::Given { counter: 0, new_beside: Vec::new() }, lost);
-        Ok(Memory { vote, latest_end: Duration::ZERO, copy_end: Duration::ZERO, is_new: false, clock: None })
+        Ok(Memory { vote, latest_end: Duration::ZERO, copy_end: Duration::ZERO, clock: None })
     }
 
     async fn note(&self, _: &str, _: &str, _: &str) -> Result<(), Error> {

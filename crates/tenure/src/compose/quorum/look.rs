@@ -34,7 +34,7 @@ impl Quorum {
         let mut entries: Vec<Entry> =
             names.into_iter().map(|(name, holders)| Entry::new(name, self.by_majority(holders, voted), Vec::new())).collect();
         entries.retain(Entry::is_in_use);
-        // What is not found may be held all the same, unless a majority that votes does not know it.
+        // A name that was not found may still be held, unless a majority that votes does not know it.
         let is_found = name.is_some() && !entries.is_empty();
         let (counted, nodes) = (if is_found { answered } else { voted }, self.nodes.len());
         if counted >= self.majority() {

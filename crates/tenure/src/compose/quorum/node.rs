@@ -77,8 +77,6 @@ pub struct Memory {
     /// Time until the latest end of a lease in the data with which the node has come back. The lease may have ended since the copy
     /// was made. Zero if the node votes.
     pub copy_end: Duration,
-    /// Nobody was ever granted anything there, as far as it remembers.
-    pub is_new: bool,
     /// Time of its clock. None for a node that never loses its data.
     pub clock: Option<Clock>,
 }
@@ -99,6 +97,8 @@ pub enum Vote {
         loss: String,
         /// How long it has waited, and has to, as clients of the quorum [noted](Node::note) it. Empty at first.
         note: String,
+        /// Nobody was ever granted anything there, as far as it remembers.
+        is_new: bool,
     },
 }
 
@@ -112,7 +112,7 @@ impl Memory {
     }
 
     pub(super) fn loss(&self) -> Option<(&str, &str)> {
-        if let Vote::Lost { loss, note } = &self.vote { Some((loss, note)) } else { None }
+        if let Vote::Lost { loss, note, .. } = &self.vote { Some((loss, note)) } else { None }
     }
 
     /// Time until the latest end of a lease that may stand, as far as anything at the node says. An admission before that needs
@@ -128,12 +128,12 @@ impl Memory {
     ///
     /// The time is by its own clock. It votes when a majority of the nodes has measured it.
     pub fn kept_out(&self) -> Option<(Duration, String)> {
-        let Vote::Lost { note, .. } = &self.vote else { return None };
+        let Vote::Lost { note, is_new, .. } = &self.vote else { return None };
         let noted = Noted::read(note);
         let waited = noted.waited + noted.passed(self.clock.clone(), 1);
         let asks = SETTLED.saturating_sub(waited);
         Some(match noted.wait {
-            None if self.is_new && waited < NEW => {
+            None if *is_new && waited < NEW => {
                 let votes = NEW.saturating_sub(waited);
                 (asks, format!("is new, or has lost its data: it votes in {votes:.0?} if all servers of the quorum are new"))
             }
@@ -171,7 +171,6 @@ impl<S: Store> Node for Plain<S> {
             vote: Vote::Given { counter: 0, new_beside: Vec::new() },
             latest_end: Duration::ZERO,
             copy_end: Duration::ZERO,
-            is_new: false,
             clock: None,
         })
     }

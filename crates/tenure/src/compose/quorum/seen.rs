@@ -86,17 +86,17 @@ impl Seen<'_> {
     fn are_new(&self) -> bool {
         let own = self.own.memory.loss().map(|(loss, _)| loss);
         let is_new = |Answer { memory, .. }: &Answer| match &memory.vote {
-            // What this node has granted since the other began to vote, the other need not know.
+            // The other node may not know what this one granted after the other began to vote.
             Vote::Given { new_beside, .. } => new_beside.iter().any(|loss| own == Some(loss)),
-            Vote::Lost { note, .. } => memory.is_new && Noted::read(note).knows_no_end(),
+            Vote::Lost { note, is_new, .. } => *is_new && Noted::read(note).knows_no_end(),
         };
         self.others.len() + 1 == self.nodes && self.answers().all(is_new)
     }
 
     /// The losses of the others that do not vote yet, if all are new.
     pub(super) fn new_beside(&self) -> Vec<&str> {
-        let losses = self.others.iter().filter_map(|answer| answer.memory.loss()).map(|(loss, _)| loss);
-        losses.filter(|_| self.are_new()).collect()
+        let others: &[&Answer] = if self.are_new() { &self.others } else { &[] };
+        others.iter().filter_map(|answer| answer.memory.loss()).map(|(loss, _)| loss).collect()
     }
 
     /// Whether the others that vote, or have waited as well, are a majority with this node.
@@ -167,7 +167,7 @@ mod tests {
 
     #[allow(clippy::unnecessary_wraps, reason = "none stands for a node that does not answer")]
     fn memory(vote: Vote, end: u64) -> Option<Memory> {
-        Some(Memory { vote, latest_end: secs(end), copy_end: Duration::ZERO, is_new: false, clock: None })
+        Some(Memory { vote, latest_end: secs(end), copy_end: Duration::ZERO, clock: None })
     }
 
     fn whole(end: u64, counter: u64) -> Option<Memory> {
@@ -175,7 +175,11 @@ mod tests {
     }
 
     fn lost() -> Option<Memory> {
-        memory(Vote::Lost { loss: "x".to_owned(), note: noted(None, 0, 0) }, 0)
+        lost_noted(noted(None, 0, 0), 0)
+    }
+
+    fn lost_noted(note: String, end: u64) -> Option<Memory> {
+        memory(Vote::Lost { loss: "x".to_owned(), note, is_new: false }, end)
     }
 
     /// It has so long to wait now.
@@ -184,7 +188,7 @@ mod tests {
     }
 
     fn waiting_to_count_on(left: u64, end: u64, counter: u64) -> Option<Memory> {
-        memory(Vote::Lost { loss: "x".to_owned(), note: noted(Some(LATER.as_secs() + 7 + left), 7, counter) }, end)
+        lost_noted(noted(Some(LATER.as_secs() + 7 + left), 7, counter), end)
     }
 
     /// The same without knowledge of an end.
@@ -196,8 +200,11 @@ mod tests {
         guessing
     }
 
-    fn new(of: Option<Memory>) -> Option<Memory> {
-        of.map(|memory| Memory { is_new: true, ..memory })
+    fn new(mut of: Option<Memory>) -> Option<Memory> {
+        if let Some(Memory { vote: Vote::Lost { is_new, .. }, .. }) = &mut of {
+            *is_new = true;
+        }
+        of
     }
 
     /// One that votes, and was new beside another.
@@ -272,7 +279,7 @@ mod tests {
             assert_eq!(wait(own, [new(lost()), other]), Some(LONGEST));
         }
         assert_eq!(wait(new(lost()), [new(lost()), None]), Some(LONGEST));
-        let waited = |secs| memory(Vote::Lost { loss: "x".to_owned(), note: noted(None, secs, 0) }, 0);
+        let waited = |secs| lost_noted(noted(None, secs, 0), 0);
         assert_eq!(step(new(waited(20)), [new(waited(20)), new(waited(5))]), Step::Admit { counter: 0 });
         keeps(new(waited(20)), [new(waited(19)), new(waited(5))]);
     }
