@@ -34,7 +34,9 @@ pub(crate) async fn main(args: &Break) -> Result<u8, Failure> {
     };
     let (meant, others): (Vec<_>, Vec<_>) = holders.into_iter().partition(|holder| is_meant(holder, args));
     if meant.is_empty() {
-        say(format_args!("nothing is broken: {name:?} is held by {}", list(&others)));
+        let is_unknown = args.fence.is_some() && others.iter().any(|holder| holder.fence.is_none());
+        let told = if is_unknown { ", whose fence the store does not show; say --if-held-by" } else { "" };
+        say(format_args!("nothing is broken: {name:?} is held by {}{told}", list(&others)));
         return Ok(NOTHING);
     }
     let keeps = Keeps::of(&settings);

@@ -22,6 +22,9 @@ fn data_of_an_application_is_broken_on_demand_alone() {
         assert_eq!(server.command(&["EXISTS", "basket"]), i64::from(code != 0), "{args:?}");
         assert!(code == 0 || ended.err.contains("three apples") && ended.err.contains("--foreign"), "{}", ended.err);
     }
+    server.command(&["SET", "basket", "three apples"]);
+    let ended = place.output(&["break", "--store", &named, "--fence", "1", "basket"]);
+    assert!(ended.code == 1 && ended.err.contains("does not show; say --if-held-by"), "{ended:?}");
     let memcached = MemcachedServer::start();
     memcached.set_bytes("basket", b"three apples", 0);
     // That scheme is our own.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure::compose::quorum::Quorum;
-use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
+use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply, Request, Store};
 use tenure::{ErrorKind, Fence, Locker, Name, Owner, Share};
 use tenure_conformance::exceptions::{NO_QUEUE, ONE_BY_ONE};
 use tenure_conformance::{NotApplicable, Plant, Process, Subject};
@@ -605,11 +605,11 @@ async fn a_waiter_is_not_kept_in_mind_for_longer_than_its_ttl() {
 }
 
 /// Somebody holds the door at each of so many servers.
-async fn door_held_at_all(nodes: usize, parameters: &str) -> (Vec<RedisServer>, Quorum, Request) {
+async fn door_held_at_all(nodes: usize, share: Share, parameters: &str) -> (Vec<RedisServer>, Quorum, Request) {
     let (servers, url) = new_servers(nodes);
     let store = quorum(&format!("{url}{parameters}")).await;
     store.admit().await.unwrap();
-    let (held, _) = granted(&store, "door", LONG).await;
+    let (held, _) = granted_share(&store, share).await;
     wait_for("the slower ones to grant it", || servers.iter().all(|server| server.command(&["EXISTS", "door"]) == 1)).await;
     (servers, store, held)
 }
@@ -617,7 +617,7 @@ async fn door_held_at_all(nodes: usize, parameters: &str) -> (Vec<RedisServer>, 
 /// It may be held at the server that does not answer.
 #[tokio::test]
 async fn a_name_is_shown_as_held_while_a_holder_of_it_is_away() {
-    let (servers, store, held) = door_held_at_all(5, "?timeout=400ms").await;
+    let (servers, store, held) = door_held_at_all(5, Share::MUTEX, "?timeout=400ms").await;
     for server in &servers[..2] {
         assert_eq!(server.command(&["DEL", "door"]), 1);
     }
@@ -630,17 +630,20 @@ async fn a_name_is_shown_as_held_while_a_holder_of_it_is_away() {
 /// One has lost its data, and another was away when it was granted. The third knows of it.
 #[tokio::test]
 async fn a_name_is_shown_as_held_by_one_server_beside_one_that_does_not_vote() {
-    let (servers, store, held) = door_held_at_all(3, "").await;
+    let (servers, store, held) = door_held_at_all(3, Share::MUTEX, "").await;
+    // A repetition has the servers note its number.
+    assert!(matches!(store.acquire(&held).await.unwrap(), AcquireReply::Granted(_)));
     assert_eq!(servers[0].command(&["FLUSHALL"]), "OK");
     assert_eq!(servers[1].command(&["DEL", "door"]), 1);
     let entries = store.inspect(Some(&held.name)).await.unwrap();
-    assert!(entries.iter().any(|entry| entry.holders.iter().any(|holder| holder.owner == held.owner)), "{entries:?}");
+    let holder = entries[0].holders.iter().find(|holder| holder.owner == held.owner).unwrap();
+    assert_eq!(holder.age, None, "the numbers of a quorum say nothing about the time");
 }
 
 /// They lost their data while somebody held it, and the one that votes was away when it was granted.
 #[tokio::test]
 async fn a_name_is_not_shown_as_free_while_too_few_servers_vote() {
-    let (servers, store, held) = door_held_at_all(3, "").await;
+    let (servers, store, held) = door_held_at_all(3, Share::MUTEX, "").await;
     assert_eq!(servers[2].command(&["DEL", "door"]), 1);
     for server in &servers[..2] {
         assert_eq!(server.command(&["FLUSHALL"]), "OK");
@@ -654,7 +657,7 @@ async fn a_name_is_not_shown_as_free_while_too_few_servers_vote() {
 /// Nobody else can have been granted the name, because too few servers vote.
 #[tokio::test]
 async fn a_lease_is_not_called_lost_by_servers_that_forgot_it() {
-    let (servers, _, held) = door_held_at_all(3, "").await;
+    let (servers, _, held) = door_held_at_all(3, Share::MUTEX, "").await;
     for server in &servers[..2] {
         assert_eq!(server.command(&["FLUSHALL"]), "OK");
     }
@@ -662,6 +665,31 @@ async fn a_lease_is_not_called_lost_by_servers_that_forgot_it() {
     let error = another.release(&held.lease(), Duration::ZERO).await.unwrap_err();
     assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("has lost its data"), "{error}");
     assert_eq!(servers[2].command(&["EXISTS", "door"]), 0);
+}
+
+/// One server has never heard of the lease, and another is slow: the first one cannot give it up, or make it smaller, for all.
+#[tokio::test]
+async fn a_lease_stays_whole_if_too_few_servers_answer_its_holder() {
+    for shrinks in [false, true] {
+        let share = if shrinks { Share::WRITE } else { Share::MUTEX };
+        let (servers, store, held) = door_held_at_all(3, share, "?timeout=400ms").await;
+        let end = servers[2].command(&["ZRANGE", "tenure:node:ends", "1", "1"]);
+        let Reply::Array(end) = end else { panic!("{end:?}") };
+        assert_eq!(servers[2].command(&["ZREM", "tenure:node:ends", &end[0].text()]), 1);
+        assert_eq!(servers[2].command(&["DEL", "door"]), 1);
+        servers[1].stop();
+        let asked = if shrinks {
+            held.clone().with_share(Share::READ).with_enqueue(Enqueue::Heartbeat)
+        } else {
+            asks("door", LONG).with_from(held.owner.clone())
+        };
+        let error = store.acquire(&asked).await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Unreachable && error.may_have_been_applied(), "{error}");
+        servers[1].cont();
+        store.settled().await;
+        let renewed = store.renew(&[held.lease()]).await;
+        assert!(matches!(renewed[..], [Ok(RenewReply::Renewed)]), "{renewed:?}");
+    }
 }
 
 /// All have lost their data, one after another. How far they had counted stands in the notes alone.

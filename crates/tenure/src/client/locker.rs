@@ -120,7 +120,8 @@ impl Locker {
     ///
     /// # Errors
     /// [`Lost`](crate::ErrorKind::Lost) if the lease has ended. After an unknown outcome the step
-    /// is not repeated, because the old owner may be gone already.
+    /// is not repeated, because the old owner may be gone already: the watchdog releases the new
+    /// owner. A quorum without a majority hands the lease back to the old owner.
     /// [`Invalid`](crate::ErrorKind::Invalid) for a lease with a [supplied](Acquire::token) owner
     /// token: another client may hold with the same one.
     ///

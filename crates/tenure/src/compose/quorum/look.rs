@@ -65,7 +65,8 @@ impl Quorum {
             let agreed = |fence: &Fence| same.iter().filter(|holder| holder.fence == Some(*fence)).count() >= need;
             let fence = same.iter().filter_map(|holder| holder.fence).find(|fence| self.features.fence && agreed(fence));
             let silent = self.nodes.len() - voted;
-            (known + silent >= need).then(|| same.swap_remove(need.min(same.len()) - 1).with_fence(fence))
+            // A node takes the age from its number, which counts from another moment here.
+            (known + silent >= need).then(|| same.swap_remove(need.min(same.len()) - 1).with_fence(fence).with_age(None))
         };
         holders.into_iter().filter_map(held).collect()
     }

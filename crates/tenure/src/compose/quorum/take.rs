@@ -40,7 +40,7 @@ impl Quorum {
         // Nodes have no queues: five of them would serve five waiters.
         let keeps = request.enqueue == Enqueue::Heartbeat;
         let asked = Arc::new(request.clone().with_enqueue(if keeps { Enqueue::Heartbeat } else { Enqueue::No }));
-        let mut votes = Votes::new(self.nodes.len());
+        let mut votes = Votes::new(self.nodes.len(), keeps || request.from.is_some());
         let votes_with = |answer: &AcquireReply| !matches!(answer, AcquireReply::Refused { .. });
         let mut round =
             Round::new(until).hurrying_after(need, self.node_timeout(request.ttl)).at_their(&self.paces).counting(votes_with);
@@ -81,8 +81,9 @@ impl Quorum {
         let took = began.elapsed();
         // An acquisition that was not sent yet must not follow its release.
         drop(round);
-        let left = if keeps { 0 } else { self.clear_up(&asked, &votes, end).await };
         let refusal = self.refusal(request, &votes, need, took);
+        let is_lost = matches!(refusal, Ok(AcquireReply::Busy(_)));
+        let left = if keeps { 0 } else { self.clear_up(&asked, &votes, is_lost, end).await };
         // The process may end with the answer, and nobody else may ask.
         let most = if matches!(refusal, Ok(AcquireReply::Refused { .. })) { end } else { Instant::now() + MOMENT };
         let _ = timeout_at(most.min(end), join_all(admissions)).await;
@@ -135,14 +136,23 @@ impl Quorum {
         None
     }
 
-    /// Releases what an attempt may have left at nodes where it was not refused. Returns at how many of them something of it may
-    /// be left, or come.
-    async fn clear_up(&self, request: &Request, votes: &Votes, end: Instant) -> usize {
+    /// Releases what an attempt may have left at nodes where it was not refused, or hands it back to the owner from whom it was
+    /// taken over, unless the lease `is_lost`. Returns at how many of them something of it may be left, or come.
+    async fn clear_up(&self, request: &Request, votes: &Votes, is_lost: bool, end: Instant) -> usize {
         let lease = Arc::new(request.lease());
+        let back = request.from.clone().filter(|_| !is_lost).map(|from| {
+            let back = Request::new(request.name.clone(), from, request.share, request.ttl);
+            Arc::new(back.with_from(request.owner.clone()))
+        });
         let release = |(at, node): (usize, &Arc<dyn Node>)| {
-            let (node, lease) = (Arc::clone(node), Arc::clone(&lease));
+            let (node, lease, back) = (Arc::clone(node), Arc::clone(&lease), back.clone());
             let there = if request.generated { votes.may_hold(at) } else { votes.holds(at) };
-            there.then_some(async move { node.withdraw(&lease).await.is_ok() })
+            there.then_some(async move {
+                match back {
+                    Some(back) => node.acquire(&back).await.is_ok(),
+                    None => node.withdraw(&lease).await.is_ok(),
+                }
+            })
         };
         let releases: Vec<_> = self.nodes.iter().enumerate().filter_map(release).collect();
         if request.generated {
@@ -164,7 +174,7 @@ impl Quorum {
         let is_busy = match votes.last_verdict(need) {
             // Enough have granted, but no number could be agreed on in time: others were granted shares in every
             // round, or nodes have failed meanwhile.
-            Verdict::Granted => request.share != Share::MUTEX || votes.busy() > 0,
+            Verdict::Granted => !votes.is_held && (request.share != Share::MUTEX || votes.busy() > 0),
             verdict => verdict == Verdict::Busy,
         };
         if is_busy {

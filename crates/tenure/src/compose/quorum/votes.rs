@@ -29,11 +29,13 @@ enum Vote {
 #[derive(Debug)]
 pub(super) struct Votes {
     nodes: Vec<Vote>,
+    /// They are asked about a lease that a majority holds: it is to be smaller, or another owner's.
+    pub(super) is_held: bool,
 }
 
 impl Votes {
-    pub(super) fn new(nodes: usize) -> Self {
-        Self { nodes: vec![Vote::Pending; nodes] }
+    pub(super) fn new(nodes: usize, is_held: bool) -> Self {
+        Self { nodes: vec![Vote::Pending; nodes], is_held }
     }
 
     pub(super) fn answered(&mut self, at: usize, answer: Result<AcquireReply, Error>) {
@@ -47,12 +49,12 @@ impl Votes {
 
     /// Verdict of the answers so far, where `need` nodes have to grant.
     pub(super) fn verdict(&self, need: usize) -> Verdict {
-        self.count().verdict(need)
+        self.count().verdict(need, self.is_held)
     }
 
     /// The same when no more answers come in time.
     pub(super) fn last_verdict(&self, need: usize) -> Verdict {
-        self.count().ended().verdict(need)
+        self.count().ended().verdict(need, self.is_held)
     }
 
     fn count(&self) -> Count {
@@ -175,7 +177,8 @@ impl Votes {
         let failures =
             self.nodes.iter().filter_map(|vote| if let Vote::Failed(error) = vote { Some(error.clone()) } else { None });
         let why = format!("{} of {nodes} nodes granted {name:?}, and {need} are needed", self.holders());
-        let error = too_few(why, nodes - need, self.count().pending, failures);
+        let lacking = if self.is_held { self.busy() } else { 0 };
+        let error = too_few(why, (nodes - need).saturating_sub(lacking), self.count().pending, failures);
         if (0..nodes).any(|at| self.may_hold(at)) { error.maybe_applied() } else { error }
     }
 }
@@ -192,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_fence_is_handed_out_by_a_majority_that_counted_exactly_that() {
-        let mut votes = Votes::new(5);
+        let mut votes = Votes::new(5, false);
         for (at, counter) in [7, 8, 7].into_iter().enumerate() {
             votes.answered(at, Ok(granted(counter)));
         }
@@ -204,7 +207,7 @@ mod tests {
     #[test]
     fn a_fence_is_taken_up_by_those_below_it() {
         let fence = Fence::from_counter(8).unwrap();
-        let mut votes = Votes::new(3);
+        let mut votes = Votes::new(3, false);
         votes.answered(0, Ok(granted(8)));
         votes.answered(1, Ok(granted(7)));
         assert_eq!((votes.largest(), votes.agree(fence, 2)), (Some(fence), false));
@@ -229,7 +232,7 @@ mod tests {
             (&[Unavailable, Overloaded], Overloaded),
             (&[Unavailable, Refused], Unavailable),
         ] {
-            let mut votes = Votes::new(3);
+            let mut votes = Votes::new(3, false);
             for (at, kind) in errors.iter().enumerate() {
                 votes.answered(at, Err(Error::new(*kind, "x")));
             }
@@ -242,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_node_that_may_have_granted_may_hold() {
-        let mut votes = Votes::new(3);
+        let mut votes = Votes::new(3, false);
         votes.answered(0, Ok(granted(8)));
         votes.answered(1, Err(Error::unreachable("x").maybe_applied()));
         votes.answered(2, Err(Error::unreachable("x")));
