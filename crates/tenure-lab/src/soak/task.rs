@@ -319,13 +319,18 @@ impl Task {
     }
 
     /// The lease goes to another locker, or to nobody.
-    async fn hand_on(&mut self, held: Held) -> io::Result<()> {
+    pub(super) async fn hand_on(&mut self, held: Held) -> io::Result<()> {
         self.visitor.leaves(held.told, &held.guard).await?;
         let (asked, other) = (now(), self.other.clone());
         let lease = held.guard.into_lease();
         let cut = self.cut(2);
         let adopted = self.unless_cut(cut, other.adopt(&lease)).await;
-        if let Some(guard) = self.heard(adopted) {
+        if let Some(Err(error)) = &adopted
+            && error.is_transient()
+        {
+            // In the moment after a grant too few servers may know the lease. It stands all the same.
+            self.tally.failed(error);
+        } else if let Some(guard) = self.heard(adopted) {
             self.tally.adopted += 1;
             let Some(held) = self.enter(guard, asked).await? else { return Ok(()) };
             self.pause(20).await;

@@ -74,6 +74,9 @@ impl Task {
             self.pause(40).await;
         }
         self.look(&held).await?;
+        if held.guard.token().is_generated() && self.rng.u8(0..8) == 0 {
+            return self.hand_on(held).await;
+        }
         self.leave(held).await
     }
 }
