@@ -112,20 +112,23 @@ impl AllOf {
         self.timeout.unwrap_or_else(|| crate::store::operation_timeout(ttl))
     }
 
-    /// Releases the lease in the first `granted` stores, in reverse order. Returns whether it is
-    /// certain that nothing of it is left there.
+    /// Releases what was granted in the first `granted` stores, in reverse order, or hands it back to the owner from whom it was
+    /// taken over, unless the lease `is_lost`. Returns whether it is certain that nothing of it is left there.
     ///
     /// A silent store is not waited for beyond `end`, nor when the caller goes away.
-    async fn clear_up(&self, lease: &Lease, granted: usize, end: Instant) -> bool {
+    async fn clear_up(&self, asked: &Request, is_lost: bool, granted: usize, end: Instant) -> bool {
         if granted == 0 {
             return true;
         }
-        let (stores, lease) = (Arc::clone(&self.stores), lease.clone());
+        let (stores, lease, back) = (Arc::clone(&self.stores), asked.lease(), asked.handed_back().filter(|_| !is_lost));
         let limit = self.limit(lease.ttl);
         let releases = async move {
             let mut is_clear = true;
             for store in stores[..granted].iter().rev() {
-                is_clear &= store.release(&lease, Duration::ZERO).await.is_ok();
+                is_clear &= match &back {
+                    Some(back) => store.acquire(back).await.is_ok(),
+                    None => store.release(&lease, Duration::ZERO).await.is_ok(),
+                };
             }
             is_clear
         };
@@ -191,16 +194,22 @@ impl Store for AllOf {
                 // Its owner held it before the call, and needs time to stop.
                 Ok(answer) if keeps => return Ok(self.not_granted(at, answer)),
                 Ok(answer) => {
-                    if self.clear_up(&asked.lease(), at, end).await {
+                    let is_lost = matches!(answer, AcquireReply::Busy(_));
+                    if self.clear_up(&asked, is_lost, at, end).await {
                         return Ok(self.not_granted(at, answer));
                     }
                     let what = format!("{:?} is taken at {store}, and could not be released in the stores before it", asked.name);
                     return Err(Error::unreachable(what).maybe_applied());
                 }
                 // Its caller repeats it or cleans up. And a holder that asked for a smaller share goes on.
-                Err(error) if asked.generated => return Err(if at == 0 { error } else { error.maybe_applied() }),
+                Err(error) if asked.generated => {
+                    if asked.from.is_some() {
+                        self.clear_up(&asked, false, at + 1, end).await;
+                    }
+                    return Err(if at == 0 { error } else { error.maybe_applied() });
+                }
                 // A supplied token is released by the one who was granted it, and by nobody else.
-                Err(error) if self.clear_up(&asked.lease(), at, end).await => return Err(error),
+                Err(error) if self.clear_up(&asked, true, at, end).await => return Err(error),
                 Err(error) => return Err(error.maybe_applied()),
             }
         }

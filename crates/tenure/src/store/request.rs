@@ -38,6 +38,12 @@ impl Request {
     pub fn lease(&self) -> Lease {
         Lease::new(self.name.clone(), self.owner.clone(), self.share, self.ttl)
     }
+
+    /// Returns the request that gives the lease back to the owner from whom this one takes it over.
+    pub(crate) fn handed_back(&self) -> Option<Self> {
+        let from = self.from.clone()?;
+        Some(Self::new(self.name.clone(), from, self.share, self.ttl).with_from(self.owner.clone()))
+    }
 }
 
 setters! { Request:

@@ -267,6 +267,19 @@ async fn a_downgrade_that_fails_takes_nothing_from_its_holder() {
     assert_eq!(release(&world.both, &reader.lease()).await, ReleaseReply::Released);
 }
 
+/// The lease goes back to its old owner where it was taken over.
+#[tokio::test]
+async fn an_adoption_that_fails_takes_nothing_from_the_old_owner() {
+    for fate in [Fate::Fails(ErrorKind::Unavailable), Fate::Lost] {
+        let world = two();
+        let held = granted(&world.both, &request()).await;
+        world.second.at(Operation::Acquire, 1, fate);
+        let error = world.both.acquire(&request().with_from(held.owner.clone())).await.unwrap_err();
+        assert!(error.may_have_been_applied(), "{error}");
+        assert!(matches!(world.both.renew(std::slice::from_ref(&held)).await[..], [Ok(RenewReply::Renewed)]), "{fate:?}");
+    }
+}
+
 /// Dropped at each of its polls: what it may have left, its release clears.
 #[tokio::test]
 async fn a_call_dropped_at_any_await_leaves_what_a_release_clears() {

@@ -140,10 +140,7 @@ impl Quorum {
     /// taken over, unless the lease `is_lost`. Returns at how many of them something of it may be left, or come.
     async fn clear_up(&self, request: &Request, votes: &Votes, is_lost: bool, end: Instant) -> usize {
         let lease = Arc::new(request.lease());
-        let back = request.from.clone().filter(|_| !is_lost).map(|from| {
-            let back = Request::new(request.name.clone(), from, request.share, request.ttl);
-            Arc::new(back.with_from(request.owner.clone()))
-        });
+        let back = request.handed_back().filter(|_| !is_lost).map(Arc::new);
         let release = |(at, node): (usize, &Arc<dyn Node>)| {
             let (node, lease, back) = (Arc::clone(node), Arc::clone(&lease), back.clone());
             let there = if request.generated { votes.may_hold(at) } else { votes.holds(at) };
