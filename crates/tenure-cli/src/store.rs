@@ -17,18 +17,25 @@ use crate::config::{Password, Settings, Source, TTL, without_password};
 use crate::exit::{DAMAGED, Failure, NOT_ACQUIRED};
 use crate::output::print;
 
-/// Opens the store; its first contact is made here. One who waits takes it for an outage if the login of a file is refused.
-pub(crate) async fn open(settings: &Settings, waits: bool) -> Result<LockerBuilder, Failure> {
-    contact(settings, waits).await.map_err(|failure| settings.bad_store(failure))
+/// A store that may be opened again and again. If the user `waits`, a refused login of a file is an outage from the first time on.
+pub(crate) fn prepare(settings: &Settings, waits: bool) -> Result<Options, Failure> {
+    let options = options_of(settings, waits).and_then(|options| checked(options, settings.store_from));
+    options.map_err(|failure| settings.bad_store(failure))
+}
+
+/// Opens the store; its first contact is made here.
+pub(crate) async fn open(settings: &Settings, options: Options) -> Result<LockerBuilder, Failure> {
+    options.open().await.map(Locker::builder).map_err(|error| settings.bad_store(error.into()))
 }
 
 /// A locker for single steps; `None` if the store is a file that nobody has made yet.
 pub(crate) async fn open_existing(settings: &Settings, ttl: Option<Duration>) -> Result<Option<Locker>, Failure> {
     tell_which(settings).await;
-    if is_missing(settings)? {
+    let options = prepare(settings, false)?;
+    if is_missing(&options) {
         return Ok(None);
     }
-    let builder = open(settings, false).await?.ttl(ttl.or(settings.ttl).unwrap_or(TTL)).safety_margin(Duration::ZERO);
+    let builder = open(settings, options).await?.ttl(ttl.or(settings.ttl).unwrap_or(TTL)).safety_margin(Duration::ZERO);
     let locker = builder.build().map_err(|error| match ttl {
         None => settings.bad_ttl(error.into()),
         Some(_) => error.into(),
@@ -38,10 +45,9 @@ pub(crate) async fn open_existing(settings: &Settings, ttl: Option<Duration>) ->
 
 /// Whether the store is a file that does not exist: nothing is held there, and looking must not
 /// create it.
-fn is_missing(settings: &Settings) -> Result<bool, Failure> {
-    let options = options(settings).and_then(|options| checked(options, settings.store_from));
-    let Options::Sqlite(file) = options.map_err(|failure| settings.bad_store(failure))? else { return Ok(false) };
-    Ok(file.path().metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound))
+fn is_missing(options: &Options) -> bool {
+    let Options::Sqlite(file) = options else { return false };
+    file.path().metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 /// Identity of this store among others of this machine.
@@ -104,11 +110,6 @@ fn checked(options: Options, from: Source) -> Result<Options, Failure> {
 
 fn is_not_there(path: &Path) -> bool {
     path.metadata().is_err_and(|error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
-}
-
-async fn contact(settings: &Settings, waits: bool) -> Result<LockerBuilder, Failure> {
-    let options = checked(options_of(settings, waits)?, settings.store_from)?;
-    Ok(Locker::builder(options.open().await?))
 }
 
 /// Reads the URL, and adds the login of the settings.

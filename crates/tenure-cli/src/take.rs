@@ -102,11 +102,12 @@ impl<'a> Plan<'a> {
     async fn contact(&self, started: BootTime) -> Result<LockerBuilder, Failure> {
         let (mut pause, mut outage, voice) = (PAUSE.0, Outage::default(), self.settings.voice);
         let mut limit = if self.is_patient { None } else { Some(self.wait().unwrap_or(FIRST_CONTACT)) };
+        let options = store::prepare(self.settings, limit != Some(Duration::ZERO))?;
         let left = |limit: Option<Duration>| limit.map(|limit| limit.saturating_sub(BootTime::now().since(started)));
         loop {
             // One operation longer than the wait, and as long as an answer may take.
             let patience = left(limit).filter(|left| !left.is_zero()).unwrap_or(FIRST_CONTACT) + PAUSE.1;
-            let opened = match timeout(patience, store::open(self.settings, !limit.is_some_and(|limit| limit.is_zero()))).await {
+            let opened = match timeout(patience, store::open(self.settings, options.clone())).await {
                 Ok(Err(failure)) if failure.code == UNREACHABLE => failure,
                 Ok(opened) => {
                     if opened.is_ok() && outage.is_over() {

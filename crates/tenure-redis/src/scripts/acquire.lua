@@ -66,16 +66,20 @@ local function grant_again(held_by, held, till)
   if not number then
     return unfit
   end
-  local ms = tonumber(ttl)
+  local ms, theirs = tonumber(ttl), nil
   if held_by == owner then
     -- A repetition that runs late must not shorten a renewed lease.
     ms = math.max(ms, till and till - now or redis.call('PTTL', name))
   else
-    drop(held_by, held)
-    weight, held = held, nil
+    weight, held, theirs = held, nil, held
   end
   dequeue(owner)
   hold(owner, weight, capacity, digits(ms), held)
+  if theirs and not holder then
+    -- The other's share goes last: in a slot of a cluster that moves, the server ends a script that touches a key again that
+    -- it has deleted.
+    drop(held_by, theirs)
+  end
   if held and weight < held then
     serve()
   end

@@ -13,6 +13,11 @@ local function node_acquire(keys, args)
   local answer = { 0, '0', -1 }
   if from == '' or is_noted(from) or is_noted(args[3]) then
     answer = acquire(keys, args)
+  else
+    local other = redis.pcall('GET', keys[1])
+    if type(other) == 'string' then
+      answer = { 0, '0', -1, other, redis.call('PTTL', keys[1]), 1, 1, '', -1 }
+    end
   end
   if answer[1] == 0 and args[11] ~= '-' then
     remember_waiter(keys[6], args[11], args[4])

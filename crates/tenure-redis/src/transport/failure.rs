@@ -5,7 +5,9 @@ use std::fmt;
 use redis::RedisError;
 use tenure::{Error, ErrorKind};
 
-use crate::transport::meanings::{AWAY, CROWDED, CUT_OFF, DEMOTED, LOST, MEANINGS, Meaning, NO_SENSE, NO_VOTE, REPLICA, UNKNOWN};
+use crate::transport::meanings::{
+    AWAY, CROWDED, CUT_OFF, CUT_SHORT, DEMOTED, LOST, MEANINGS, Meaning, NO_SENSE, NO_VOTE, REPLICA, UNKNOWN,
+};
 
 /// Translates an error of the client library. A server's error means that the command was not
 /// applied, but for `UNBLOCKED`. Any other leaves that open.
@@ -194,7 +196,9 @@ pub(crate) fn translate_answer(text: &str) -> Error {
     let Meaning { kind, what, fix, maybe, .. } = MEANINGS.iter().find(means).unwrap_or(&UNKNOWN);
     let error = match without_word(text) {
         "" => Error::new(*kind, *what),
-        told if text.starts_with("TRYAGAIN") => Error::new(*kind, *what).with_source(Moving(told.to_owned())),
+        told if text.starts_with("TRYAGAIN") || CUT_SHORT.iter().any(|start| text.starts_with(start)) => {
+            Error::new(*kind, *what).with_source(Moving(told.to_owned()))
+        }
         told => Error::new(*kind, format!("{what} ({told})")),
     };
     let error = error.with_hint(*fix);

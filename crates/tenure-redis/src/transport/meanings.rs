@@ -36,6 +36,9 @@ pub(super) const REPLICA: &[&str] =
 /// The same of one that has become a replica while a client waited for copies.
 pub(super) const DEMOTED: &[&str] = &["UNBLOCKED"];
 pub(super) const CUT_OFF: &[&str] = &["MASTERDOWN"];
+/// Beginnings of the error of a script that touched a key again that it had deleted, in a slot that moves.
+pub(super) const CUT_SHORT: &[&str] =
+    &["ERR Script attempted to access a non local key", "Lua script attempted to access a non local key"];
 /// Beginnings of the errors of a proxy that has no server behind it: Envoy's, and those of the system, which twemproxy passes on.
 const NO_UPSTREAM: &[&str] = &[
     "upstream failure",
@@ -67,6 +70,7 @@ pub(super) const MEANINGS: &[Meaning] = &[
         maybe: true,
     },
     unavailable(&["TRYAGAIN"], "the slot of the lock is being moved", "wait until it has"),
+    Meaning { maybe: true, ..unavailable(CUT_SHORT, "the slot of the lock is being moved", "wait until it has") },
     unavailable(&["LOADING"], "the server is loading its data", "wait until it has"),
     unavailable(CUT_OFF, "the server is a replica without its master", "point the store URL at the master"),
     unavailable(&["CLUSTERDOWN"], "the cluster is down", "look at the state of its nodes"),

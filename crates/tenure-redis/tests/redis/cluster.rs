@@ -8,12 +8,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use tenure::store::{AcquireReply, Busy, Enqueue, Notice, ReleaseReply, RenewReply, Request, Store};
-use tenure::{ErrorKind, Fence, Lease, Locker, Name, Owner, Share, State};
+use tenure::{ErrorKind, Fence, Lease, Locker, Name, Owner, ReleaseOutcome, Share, State};
 use tenure_conformance::exceptions::{NO_PUSH, ONE_BY_ONE};
 use tenure_conformance::{NotApplicable, Plant, Process, Subject};
 use tenure_redis::{ClusterStore, Options};
 use tenure_testkit::crowd::Field;
 use tenure_testkit::{Program, Proxy, RedisCluster, RedisServer, Worker, wait_until};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use crate::pretender::listens_as;
@@ -824,4 +825,42 @@ async fn a_permit_in_a_slot_that_moves_is_waited_for() {
         waiting.unwrap()
     });
     let _two = timeout(LONG, waiting).await.expect("it is served").unwrap().unwrap();
+}
+
+/// All keys of the name are there, so the script runs. It may touch none that it has deleted, because the server then ends it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_handed_over_in_a_slot_that_moves() {
+    let cluster = RedisCluster::start(2, 0);
+    let locks = Locker::new(Options::parse(&patient(&cluster.url())).unwrap().open().await.unwrap());
+    let slot = slot_of(&cluster, b"door");
+    let (mut mover, handle) = (cluster.mover(), tokio::runtime::Handle::current());
+    for share in [Share::MUTEX, Share::READ] {
+        let from = cluster.serving(slot).unwrap();
+        let first = locks.lock("door", share).acquire().await.unwrap().into_lease();
+        // The number of the second owner is noted.
+        let lease = locks.adopt(&first).await.unwrap().into_lease();
+        let told = Arc::new(Notify::new());
+        let tells = Arc::clone(&told);
+        let waiter = tokio::spawn(locks.mutex("door").on_wait(move |_| tells.notify_one()).acquire());
+        told.notified().await;
+        let released = tokio::task::block_in_place(|| {
+            let mut released = None;
+            mover.move_slot_by(
+                slot,
+                from,
+                1 - from,
+                |keys| keys.truncate(0),
+                || {
+                    let adopted = handle.block_on(locks.adopt(&lease)).expect("it is handed over");
+                    released = Some(handle.block_on(adopted.release()));
+                },
+            );
+            released.unwrap()
+        });
+        // The last share goes, and its keys with it, before a waiter is served.
+        let is_cut = |outcome: &ReleaseOutcome| format!("{outcome:?}").contains("being moved");
+        let released = released.unwrap();
+        assert_eq!(is_cut(&released), share == Share::READ, "{released:?}");
+        timeout(LONG, waiter).await.expect("it is served").unwrap().unwrap().release().await.unwrap();
+    }
 }

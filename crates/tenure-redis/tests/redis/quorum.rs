@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use tenure::compose::quorum::Quorum;
 use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply, Request, Store};
 use tenure::{ErrorKind, Fence, Locker, Name, Owner, Share};
@@ -689,6 +690,32 @@ async fn a_lease_stays_whole_if_too_few_servers_answer_its_holder() {
         store.settled().await;
         let renewed = store.renew(&[held.lease()]).await;
         assert!(matches!(renewed[..], [Ok(RenewReply::Renewed)]), "{renewed:?}");
+    }
+}
+
+/// Each of them may find the lease at one server alone, where it hands the lease back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_several_that_adopt_a_lease_one_gets_it() {
+    let (servers, _, mut held) = door_held_at_all(3, Share::MUTEX, "").await;
+    let (mut proxies, mut stores) = (Vec::new(), Vec::new());
+    for near in 0..3 {
+        let ways: Vec<Proxy> = servers.iter().map(|server| Proxy::start(server.addr())).collect();
+        let hosts: Vec<String> = ways.iter().map(|way| way.addr().to_string()).collect();
+        stores.push(quorum(&format!("quorum+redis://{}", hosts.join(","))).await);
+        ways.iter().enumerate().filter(|(at, _)| *at != near).for_each(|(_, way)| way.delay(Duration::from_millis(10)));
+        proxies.extend(ways);
+    }
+    for round in 0..5 {
+        let asked: Vec<Request> = stores.iter().map(|_| asks("door", LONG).with_from(held.owner.clone())).collect();
+        let answers = join_all(stores.iter().zip(&asked).map(|(store, asked)| store.acquire(asked))).await;
+        let granted: Vec<usize> = (0..3).filter(|at| matches!(answers[*at], Ok(AcquireReply::Granted(_)))).collect();
+        assert_eq!(granted.len(), 1, "round {round}: {answers:?}");
+        held = asked[granted[0]].clone();
+        let renewed = stores[granted[0]].renew(&[held.lease()]).await;
+        assert!(matches!(renewed[..], [Ok(RenewReply::Renewed)]), "{renewed:?}");
+        let token = held.owner.to_string();
+        let has = |server: &RedisServer| server.command(&["GET", "door"]).text() == token;
+        wait_for("all to hand it over", || servers.iter().all(has)).await;
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
+use futures_util::future::{FutureExt as _, join_all};
 use futures_util::stream::{BoxStream, StreamExt, select_all};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -124,16 +124,23 @@ impl AllOf {
         let limit = self.limit(lease.ttl);
         let releases = async move {
             let mut is_clear = true;
+            if let Some(back) = back {
+                for store in &stores[..granted] {
+                    is_clear &= store.acquire(&back).await.is_ok();
+                }
+                return is_clear;
+            }
             for store in stores[..granted].iter().rev() {
-                is_clear &= match &back {
-                    Some(back) => store.acquire(back).await.is_ok(),
-                    None => store.release(&lease, Duration::ZERO).await.is_ok(),
-                };
+                is_clear &= store.release(&lease, Duration::ZERO).await.is_ok();
             }
             is_clear
         };
-        let done = tokio::spawn(timeout(limit, releases));
-        matches!(timeout_at(end, done).await, Ok(Ok(Ok(true))))
+        let mut releases = Box::pin(timeout(limit, releases));
+        // It begins here, before the caller sends more.
+        if let Some(done) = releases.as_mut().now_or_never() {
+            return matches!(done, Ok(true));
+        }
+        matches!(timeout_at(end, tokio::spawn(releases)).await, Ok(Ok(Ok(true))))
     }
 
     /// Answer of the store at `at` that has not granted, when nothing is held in those before it.

@@ -27,11 +27,31 @@ const MOMENT: Duration = Duration::from_millis(20);
 const HEADROOM: u64 = 64;
 const HEADROOM_LIMIT: u64 = 1 << 10;
 
+/// How often the nodes are asked for a lease that somebody else takes over at the same moment.
+const ADOPTIONS: u32 = 7;
+
 /// Rounds without a pause. Before each further one a client pauses for a random time.
 const ROUNDS: u32 = 4;
 
 impl Quorum {
+    /// Takes the name at a majority. Of several that take over one lease at the same moment, each may find it at too few nodes, and
+    /// hands it back there. So they try again after a random time, which doubles.
     pub(super) async fn take(&self, request: &Request) -> Result<AcquireReply, Error> {
+        let mut tries = 1;
+        loop {
+            let (began, is_last) = (Instant::now(), request.from.is_none() || tries == ADOPTIONS);
+            let (answer, is_open) = self.take_once(request, is_last).await?;
+            if is_last || !is_open {
+                return Ok(answer);
+            }
+            sleep(began.elapsed().mul_f64(fastrand::f64()) * 2_u32.pow(tries)).await;
+            tries += 1;
+        }
+    }
+
+    /// Tries it once. Returns whether the lease may still be taken over, later. One who `gives_up` hands nothing back that others
+    /// have.
+    async fn take_once(&self, request: &Request, gives_up: bool) -> Result<(AcquireReply, bool), Error> {
         let need = self.need(request.share)?;
         let (began, until) = (Instant::now(), self.until(request.ttl));
         let end = until.end;
@@ -68,7 +88,7 @@ impl Quorum {
         };
         if let Some(fence) = granted {
             self.complete(&asked, want, &votes, round, end);
-            return Ok(AcquireReply::Granted(Grant::new(fence, votes.ttl(request.ttl))));
+            return Ok((AcquireReply::Granted(Grant::new(fence, votes.ttl(request.ttl))), false));
         }
         // They may be nodes that do not vote, which say so later than the others.
         round.open().iter().for_each(|at| self.admission.plan(*at));
@@ -82,14 +102,16 @@ impl Quorum {
         // An acquisition that was not sent yet must not follow its release.
         drop(round);
         let refusal = self.refusal(request, &votes, need, took);
-        let is_lost = matches!(refusal, Ok(AcquireReply::Busy(_)));
+        let is_taken = matches!(refusal, Ok(AcquireReply::Busy(_)));
+        let is_open = is_taken && request.from.is_some() && !(request.share == Share::MUTEX && votes.name_one(need));
+        let is_lost = is_taken && (gives_up || !is_open);
         let left = if keeps { 0 } else { self.clear_up(&asked, &votes, is_lost, end).await };
         // The process may end with the answer, and nobody else may ask.
         let most = if matches!(refusal, Ok(AcquireReply::Refused { .. })) { end } else { Instant::now() + MOMENT };
         let _ = timeout_at(most.min(end), join_all(admissions)).await;
         // A supplied token that is left at fewer nodes than it needs holds nothing.
         if left == 0 || (refusal.is_ok() && left < need) {
-            return refusal;
+            return refusal.map(|refusal| (refusal, is_open));
         }
         Err(votes.error(&request.name, need).maybe_applied())
     }

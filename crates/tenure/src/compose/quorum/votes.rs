@@ -157,6 +157,11 @@ impl Votes {
             .map(|(holder, named)| (holder.clone().with_fence(None), named))
     }
 
+    /// Whether those that are busy all have nobody, or `need` of them have the same holder. Then nobody else is about to take over.
+    pub(super) fn name_one(&self, need: usize) -> bool {
+        self.holder().is_none_or(|(_, named)| named >= need)
+    }
+
     /// When the first of the nodes that do not vote will, and why it does not.
     pub(super) fn refused(&self) -> Option<(Duration, String)> {
         let refused = self.nodes.iter().filter_map(|vote| match vote {
