@@ -17,7 +17,7 @@ use crate::config::{Password, Settings, Source, TTL, without_password};
 use crate::exit::{DAMAGED, Failure, NOT_ACQUIRED};
 use crate::output::print;
 
-/// A store that may be opened again and again. If the user `waits`, a refused login of a file is an outage from the first time on.
+/// Reads how to open the store, once for all tries. If the user `waits`, a refused login of a password file is an outage at first.
 pub(crate) fn prepare(settings: &Settings, waits: bool) -> Result<Options, Failure> {
     let options = options_of(settings, waits).and_then(|options| checked(options, settings.store_from));
     options.map_err(|failure| settings.bad_store(failure))

@@ -26,7 +26,7 @@ pub(crate) enum Password {
 }
 
 impl Password {
-    /// Refuses a file that cannot be read. One that is empty may be written just now.
+    /// Refuses a file that cannot be read. An empty file is not refused, because somebody may be writing it.
     pub(super) fn check(&self) -> Result<(), Failure> {
         match self {
             Self::Here(_) => Ok(()),

@@ -668,7 +668,7 @@ async fn a_lease_is_not_called_lost_by_servers_that_forgot_it() {
     assert_eq!(servers[2].command(&["EXISTS", "door"]), 0);
 }
 
-/// One server has never heard of the lease, and another is slow: the first one cannot give it up, or make it smaller, for all.
+/// One server has never heard of the lease, and another is silent. The first one does not decide that the lease is lost.
 #[tokio::test]
 async fn a_lease_stays_whole_if_too_few_servers_answer_its_holder() {
     for shrinks in [false, true] {
@@ -693,7 +693,7 @@ async fn a_lease_stays_whole_if_too_few_servers_answer_its_holder() {
     }
 }
 
-/// Each of them may find the lease at one server alone, where it hands the lease back.
+/// Each of them reaches another server first, so that at first none of them finds the lease at a majority.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_several_that_adopt_a_lease_one_gets_it() {
     let (servers, _, mut held) = door_held_at_all(3, Share::MUTEX, "").await;

@@ -121,7 +121,8 @@ impl Locker {
     /// # Errors
     /// [`Lost`](crate::ErrorKind::Lost) if the lease has ended. After an unknown outcome the step
     /// is not repeated, because the old owner may be gone already: the watchdog releases the new
-    /// owner. What is made of several stores hands the lease back to the old owner before.
+    /// owner. Before that, a quorum or an [`AllOf`](crate::compose::AllOf) hands the lease back to
+    /// the old owner, unless it has ended.
     /// [`Invalid`](crate::ErrorKind::Invalid) for a lease with a [supplied](Acquire::token) owner
     /// token: another client may hold with the same one.
     ///

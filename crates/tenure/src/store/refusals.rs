@@ -10,7 +10,7 @@ use crate::{Error, ErrorKind};
 /// For how long a server may refuse that has accepted: some take so long to hand a new password to each of their machines.
 const ROTATION: Duration = Duration::from_secs(120);
 
-/// Refusals of one server that has accepted before. For 120 s they are taken for an outage. For authors of stores. Clones count
+/// Refusals of one server that has accepted before: for 120 s they are taken for an outage. For authors of stores. Clones count
 /// together.
 #[derive(Clone, Debug, Default)]
 pub struct Refusals(Arc<Mutex<State>>);

@@ -34,8 +34,8 @@ const ADOPTIONS: u32 = 7;
 const ROUNDS: u32 = 4;
 
 impl Quorum {
-    /// Takes the name at a majority. Of several that take over one lease at the same moment, each may find it at too few nodes, and
-    /// hands it back there. So they try again after a random time, which doubles.
+    /// Takes the name at a majority. If several callers take over one lease at the same moment, each may find it at too few nodes,
+    /// and hands it back there. Each then tries again after a random pause, whose limit doubles.
     pub(super) async fn take(&self, request: &Request) -> Result<AcquireReply, Error> {
         let mut tries = 1;
         loop {
@@ -49,8 +49,8 @@ impl Quorum {
         }
     }
 
-    /// Tries it once. Returns whether the lease may still be taken over, later. One who `gives_up` hands nothing back that others
-    /// have.
+    /// Tries it once. Returns whether the lease may still be taken over later. A caller that `gives_up` does not hand back a
+    /// lease that others have.
     async fn take_once(&self, request: &Request, gives_up: bool) -> Result<(AcquireReply, bool), Error> {
         let need = self.need(request.share)?;
         let (began, until) = (Instant::now(), self.until(request.ttl));

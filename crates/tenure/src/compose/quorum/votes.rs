@@ -157,7 +157,7 @@ impl Votes {
             .map(|(holder, named)| (holder.clone().with_fence(None), named))
     }
 
-    /// Whether those that are busy all have nobody, or `need` of them have the same holder. Then nobody else is about to take over.
+    /// Whether no node that is busy names a holder, or `need` of them name the same one. Then no take-over is still under way.
     pub(super) fn name_one(&self, need: usize) -> bool {
         self.holder().is_none_or(|(_, named)| named >= need)
     }
