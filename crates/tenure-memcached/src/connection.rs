@@ -5,7 +5,6 @@
 //! that was stopped. [`Connection::has_late_commands`] says so until none can take a name any more.
 
 use std::fmt;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::clock::ServerClock;
 use crate::link::{Answers, Failed, Link};
 use crate::list;
-use crate::protocol::{Commands, Key, Reply};
+use crate::protocol::{Commands, Reply};
 
 /// Pause before a server that was busy is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -24,9 +23,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// stopped for longer they may still run. But each write carries the end of its lease as a point in
 /// time, so it takes a name for no longer than the lease would have lasted.
 const LATE: Duration = Duration::from_secs(10);
-
-/// A name shares its turns with one in so many others.
-const TURNS: usize = 64;
 
 /// The way to one server.
 pub(crate) struct Connection {
@@ -36,8 +32,6 @@ pub(crate) struct Connection {
     state: Mutex<State>,
     /// One caller connects, and the others wait for it.
     opening: tokio::sync::Mutex<()>,
-    /// Calls of this process that another client was faster than. Those with one of them go one by one.
-    turns: [tokio::sync::Mutex<()>; TURNS],
 }
 
 #[derive(Default)]
@@ -50,15 +44,7 @@ struct State {
 
 impl Connection {
     pub(crate) fn new(host: &str, port: u16, credentials: Credentials) -> Self {
-        let turns = [(); TURNS].map(tokio::sync::Mutex::new);
-        Self { host: host.to_owned(), port, credentials, state: Mutex::default(), opening: tokio::sync::Mutex::default(), turns }
-    }
-
-    /// Returns the turns of the calls about a name.
-    pub(crate) fn turns(&self, key: &Key) -> &tokio::sync::Mutex<()> {
-        let mut hasher = DefaultHasher::new();
-        key.as_bytes().hash(&mut hasher);
-        &self.turns[usize::try_from(hasher.finish() % TURNS as u64).unwrap_or(0)]
+        Self { host: host.to_owned(), port, credentials, state: Mutex::default(), opening: tokio::sync::Mutex::default() }
     }
 
     pub(crate) fn has_late_commands(&self) -> bool {

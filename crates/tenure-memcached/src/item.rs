@@ -1,178 +1,136 @@
 //! The item of a name as it was read, and the command that writes its new state.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::store::record::{Answer, Change, Held, Record};
-use tenure::store::{Enqueue, Grant, ReleaseReply, RenewReply, Request};
-use tenure::{Entry, Error, Fence, Holder, Name, Owner, Share};
+use tenure::store::cas;
+use tenure::store::record::{Held, Record};
+use tenure::{Error, Owner, Share};
 
-use crate::clock::{BEHIND, LATEST, Now};
+use crate::clock::{LATEST, Now};
+use crate::link::Link;
 use crate::options::Scheme;
 use crate::protocol::{Commands, Expect, Expiry, Key, Value};
 
+/// An item that ends within so many seconds of the latest time that servers read stands for one without an end.
+const NO_END: u64 = 60;
+
 /// The state of a name.
-#[derive(Debug)]
-pub(crate) struct Item {
-    pub(crate) record: Record,
-    pub(crate) now: Now,
+pub(crate) type Found = cas::Found<Item>;
+
+/// What is known of an item besides its record.
+#[derive(Clone, Debug)]
+pub struct Item {
     scheme: Scheme,
     /// The value as it was read, with the numbers of its grants, and its version.
-    found: Option<(Vec<u8>, u64)>,
-    /// End of a value that is an owner token alone. In the scheme of records it is of another
-    /// client.
+    value: Option<(Vec<u8>, u64)>,
+    /// End of a value that is an owner token alone. In the scheme of records it is of another client.
     plain: Option<Duration>,
+    /// Where it was read: another connection may be to a later life of the server, which gives the same versions again.
+    pub(crate) link: Arc<Link>,
     /// Number of a grant that made this version.
-    number: u64,
-    /// Somebody was granted, and needs a version of its own.
-    granted: bool,
+    pub(crate) number: u64,
 }
 
 impl Item {
     /// For a name without an item.
-    pub(crate) fn missing(scheme: Scheme, now: Now) -> Self {
-        Self { record: Record::default(), now, scheme, found: None, plain: None, number: 0, granted: false }
+    pub(crate) fn missing(scheme: Scheme, now: Now, link: &Arc<Link>) -> Found {
+        Self { scheme, value: None, plain: None, link: Arc::clone(link), number: 0 }.found(Record::default(), now)
     }
 
     /// From what the server answered at `now`. `number`: that of a grant which made this version.
     ///
     /// # Errors
     /// `Mismatch` for a record that this version cannot read.
-    pub(crate) fn read(scheme: Scheme, value: Value, now: Now, number: u64) -> Result<Self, Error> {
+    pub(crate) fn read(scheme: Scheme, value: Value, now: Now, number: u64, link: &Arc<Link>) -> Result<Found, Error> {
         let Value { bytes, version, left, .. } = value;
+        let item = Self { scheme, value: None, plain: None, link: Arc::clone(link), number };
         if scheme == Scheme::Cas
             && let Some(record) = Record::read(&bytes)?
         {
             let record = counted(record, number);
             // A number that was filled in is no reason to write.
-            let found = Some((record.to_string().into_bytes(), version));
-            return Ok(Self { record, now, scheme, found, plain: None, number, granted: false });
+            let value = Some((record.to_string().into_bytes(), version));
+            return Ok(Self { value, ..item }.found(record, now));
         }
         let until = left.map_or(Duration::MAX, |left| now.shown + Duration::from_secs(left.into()));
+        let until = if until.as_secs().saturating_add(NO_END) > LATEST { Duration::MAX } else { until };
         let owner = Owner::from_bytes(&bytes[..]);
         let lingers = owner.lingers_after().is_some();
         let held = Held::new(owner, Share::MUTEX, 0, now.shown, until).with_lingers(lingers);
-        Ok(Self {
-            record: Record::new([held], []),
-            now,
-            scheme,
-            found: Some((bytes, version)),
-            plain: Some(until),
-            number,
-            granted: false,
-        })
+        Ok(Self { value: Some((bytes, version)), plain: Some(until), ..item }.found(Record::new([held], []), now))
     }
 
-    /// As [`Record::acquire`].
-    pub(crate) fn acquire(&mut self, request: &Request) -> Result<Change<Answer>, Error> {
-        let Now { shown, pad } = self.now;
-        let enqueue = match request.enqueue {
-            // A holder of another client knows of no queue.
-            _ if self.plain.is_some() || self.scheme == Scheme::Add => Enqueue::No,
-            Enqueue::Join { entry_ttl, handoff_ttl } => {
-                Enqueue::Join { entry_ttl: entry_ttl + pad, handoff_ttl: handoff_ttl + pad }
-            }
-            other => other,
-        };
-        let padded = request.clone().with_enqueue(enqueue).with_ttl(request.ttl.saturating_add(pad));
-        let mut change = self.record.acquire(&padded, "", shown, &mut || 0)?;
-        if let Answer::Granted(grant) = &mut change.answer {
-            *grant = Grant::new(None, request.ttl);
-            self.granted = true;
-        }
-        if let Answer::Busy { holder: Some(holder), .. } = &mut change.answer {
-            Self::show(holder);
-        }
-        Ok(change)
+    fn found(self, record: Record, now: Now) -> Found {
+        let mut found = Found::new(record, now.shown, 0, self);
+        found.pad = now.pad;
+        // The version that the write makes is the number of its grants.
+        found.floor = None;
+        // A holder of another client knows of no queue.
+        found.queues = found.version.plain.is_none() && found.version.scheme == Scheme::Cas;
+        found
     }
 
-    /// As [`Record::inspect`].
-    pub(crate) fn inspect(&self, name: &Name) -> Option<Entry> {
-        let mut entry = self.record.inspect(name, self.now.shown)?;
-        entry.holders.iter_mut().for_each(Self::show);
-        Some(entry)
+    fn is_as_read(&self, value: &[u8]) -> bool {
+        self.value.as_ref().is_some_and(|(bytes, _)| bytes == value)
     }
+}
 
-    /// Shows of a lease what is left at least.
-    fn show(holder: &mut Holder) {
-        holder.ttl = holder.ttl.map(|ttl| ttl.saturating_sub(BEHIND + Duration::from_secs(1)));
-    }
+/// Whether this is a lock as one of us keeps it, and not a value of another client.
+pub(crate) fn is_ours(found: &Found) -> bool {
+    found.version.plain.is_none() || found.record.holders().any(|held| held.owner.is_generated())
+}
 
-    /// Whether this is a lock as one of us keeps it, and not a value of another client.
-    pub(crate) fn is_ours(&self) -> bool {
-        self.plain.is_none() || self.record.holders().any(|held| held.owner.is_generated())
-    }
+/// The owner of a lease that is all there is of the name.
+pub(crate) fn only_owner(found: &Found) -> Option<&Owner> {
+    let mut holders = found.record.holders();
+    let first = holders.next()?;
+    let is_alone = holders.next().is_none() && found.record.waiters().next().is_none();
+    is_alone.then_some(&first.owner)
+}
 
-    /// As [`Record::renew`].
-    pub(crate) fn renew(&mut self, owner: &Owner, ttl: Duration) -> RenewReply {
-        self.record.renew(owner, ttl.saturating_add(self.now.pad), self.now.shown)
-    }
+/// The state right after a grant. A value that is an owner token alone has the number of the version as its fence, until
+/// somebody else writes it.
+pub(crate) fn just_granted(mut found: Found) -> Found {
+    found.record = counted(found.record, found.version.number);
+    found
+}
 
-    /// As [`Record::release`].
-    pub(crate) fn release(&mut self, owner: &Owner, linger: Duration) -> ReleaseReply {
-        let linger = if linger.is_zero() { linger } else { linger.saturating_add(self.now.pad) };
-        self.record.release(owner, linger, self.now.shown, &mut || 0).answer
-    }
+/// How long the last of all holders and waiters stays.
+pub(crate) fn rest(found: &Found) -> Duration {
+    last_end(found).unwrap_or_default().saturating_sub(found.now)
+}
 
-    /// Whether an owner holds until a ttl has passed on the clock that the server shows.
-    pub(crate) fn keeps(&self, owner: &Owner, ttl: Duration) -> bool {
-        // No item ends later than that.
-        let latest = self.plain.map_or(Duration::MAX, |_| Duration::from_secs(LATEST));
-        self.end(owner).is_some_and(|until| until >= self.now.shown.saturating_add(ttl).min(latest))
-    }
+/// The last end of all holders and waiters. `None` if there are none.
+fn last_end(found: &Found) -> Option<Duration> {
+    let record = &found.record;
+    record.holders().map(|held| held.until).chain(record.waiters().map(|waiter| waiter.until)).max()
+}
 
-    /// How long an owner still holds, on the clock that the server shows.
-    pub(crate) fn rest(&self, owner: &Owner) -> Duration {
-        self.end(owner).unwrap_or_default().saturating_sub(self.now.shown)
+/// Adds the command that writes a new state. Returns false if there is none, because nothing has changed. `granted`:
+/// somebody was granted, and needs a version of its own.
+pub(crate) fn add_write(found: &Found, granted: bool, commands: &mut Commands, key: &Key) -> bool {
+    let (item, holder) = (&found.version, found.record.holders().next());
+    let Some(until) = last_end(found) else {
+        return item.value.as_ref().is_some_and(|(_, version)| {
+            commands.delete(key, *version);
+            true
+        });
+    };
+    let keeps = |owner: &Owner| item.plain.is_some() && item.is_as_read(owner.as_bytes());
+    // A value of another client stays as it is, until one of us takes it over.
+    let plain = holder.filter(|held| item.scheme == Scheme::Add || keeps(&held.owner));
+    let value = plain.map_or_else(|| found.record.to_string().into_bytes(), |held| held.owner.as_bytes().to_vec());
+    let is_as_read = item.is_as_read(&value) && (plain.is_none() || item.plain.is_some_and(|end| until <= end));
+    if is_as_read && !granted {
+        return false;
     }
-
-    fn end(&self, owner: &Owner) -> Option<Duration> {
-        self.record.holders().find(|held| held.owner == *owner).map(|held| held.until)
-    }
-
-    /// Fence of an owner that was granted. `None` if it does not hold any more.
-    pub(crate) fn fence_of(&self, owner: &Owner) -> Option<Result<Fence, Error>> {
-        let held = self.record.holders().find(|held| held.owner == *owner)?;
-        let counter = if self.plain.is_some() { self.number } else { held.counter };
-        Some(Fence::from_counter(counter).ok_or_else(|| {
-            let what = "the server's clock and its number of writes are beyond what a fence can be made of";
-            Error::refused(what).maybe_applied().with_hint("set the server's clock right, and start memcached again")
-        }))
-    }
-
-    /// Adds the command that writes the new state. Returns false if there is none, because nothing
-    /// has changed.
-    pub(crate) fn add_write(&self, commands: &mut Commands, key: &Key) -> bool {
-        let Some((until, held)) = self.last() else {
-            return self.found.as_ref().is_some_and(|(_, version)| {
-                commands.delete(key, *version);
-                true
-            });
-        };
-        let keeps = |owner: &Owner| self.plain.is_some() && self.found_is(owner.as_bytes());
-        // A value of another client stays as it is, until one of us takes it over.
-        let plain = held.filter(|held| self.scheme == Scheme::Add || keeps(&held.owner));
-        let value = plain.map_or_else(|| self.record.to_string().into_bytes(), |held| held.owner.as_bytes().to_vec());
-        let is_as_found = self.found_is(&value) && (plain.is_none() || self.plain.is_some_and(|found| until <= found));
-        if is_as_found && !self.granted {
-            return false;
-        }
-        let expiry = expiry(until);
-        // By these a reader finds the server's time. Other clients take them for types of values.
-        let flags = if plain.is_some() { 0 } else { expiry };
-        let expect = self.found.as_ref().map_or(Expect::Nothing, |(_, version)| Expect::Version(*version));
-        commands.set(key, &value, flags, expiry, expect);
-        true
-    }
-
-    /// The last end of all holders and waiters, and one of the holders. `None` if there are none.
-    fn last(&self) -> Option<(Duration, Option<&Held>)> {
-        let ends = self.record.holders().map(|held| held.until).chain(self.record.waiters().map(|waiter| waiter.until));
-        ends.max().map(|until| (until, self.record.holders().next()))
-    }
-
-    fn found_is(&self, value: &[u8]) -> bool {
-        self.found.as_ref().is_some_and(|(bytes, _)| bytes == value)
-    }
+    let expiry = expiry(until);
+    // By these a reader finds the server's time. Other clients take them for types of values.
+    let flags = if plain.is_some() { 0 } else { expiry };
+    let expect = item.value.as_ref().map_or(Expect::Nothing, |(_, version)| Expect::Version(*version));
+    commands.set(key, &value, flags, expiry, expect);
+    true
 }
 
 /// Grants that were written with number 0 have that of the version which they made.

@@ -39,12 +39,11 @@ mod options;
 mod protocol;
 mod servers;
 mod store;
-mod transaction;
 
 use tenure::{Error, Locker};
 
 pub use crate::options::{Options, Scheme};
-pub use crate::store::MemcachedStore;
+pub use crate::store::{Items, MemcachedStore};
 
 /// Returns a [`Locker`] on the store at `url`; see [`Options`].
 ///

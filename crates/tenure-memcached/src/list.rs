@@ -9,9 +9,15 @@ use crate::protocol::Key;
 /// All keys that are text.
 pub(crate) async fn keys(host: &str, port: u16, credentials: &Credentials) -> Result<Vec<String>, Error> {
     let stream = dial(host, port, credentials).await?;
-    write(&stream, b"lru_crawler metadump all\r\n").await?;
     let is_over = |answer: &[u8]| answer.ends_with(b"END\r\n") || (answer.ends_with(b"\r\n") && !answer.starts_with(b"key="));
-    let answer = read_until(&stream, is_over).await?;
+    // By the table of keys. A walk over the lists of items leaves out those that the server has in hand or moves just then.
+    write(&stream, b"lru_crawler metadump hash\r\n").await?;
+    let mut answer = read_until(&stream, is_over).await?;
+    if answer.starts_with(b"BADCLASS") {
+        // A server before 1.6.10 takes the word for the number of a list.
+        write(&stream, b"lru_crawler metadump all\r\n").await?;
+        answer = read_until(&stream, is_over).await?;
+    }
     takes_connections(&answer)?;
     let text = String::from_utf8_lossy(&answer);
     if let Some(error) = text.lines().next().filter(|line| !line.starts_with("key=") && *line != "END") {

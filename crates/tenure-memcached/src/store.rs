@@ -1,6 +1,6 @@
-//! The store: every call is a compare-and-swap of the item of its name.
+//! The store: the items of names, each read and written by compare-and-swap.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,17 +8,19 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
-use futures_util::stream::{self, BoxStream, FuturesUnordered};
-use tenure::store::record::Answer;
-use tenure::store::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
-use tenure::{Entry, Error, ErrorKind, Lease, Name, Owner, Share};
+use futures_util::stream::FuturesUnordered;
+use tenure::store::cas::{Cas, CasStore, Repeat, Tried, Write, Wrote};
+use tenure::store::{Busy, Features, Grant, Request};
+use tenure::{BootTime, Entry, Error, ErrorKind, Holder, Lease, Name, Share};
 use tokio::time::{Instant, timeout_at};
 
-use crate::connection::Connection;
+use crate::clock::BEHIND;
+use crate::connection::{Connection, half_way};
+use crate::item::{Found, Item, add_write, is_ours, just_granted, only_owner, rest};
+use crate::link::{Answers, Failed, Link};
 use crate::options::{Options, Scheme};
 use crate::protocol::{Commands, Key, Reply};
 use crate::servers::Servers;
-use crate::transaction::{Call, Found};
 
 /// Limit of the first contact.
 const CONTACT: Duration = Duration::from_secs(5);
@@ -35,109 +37,169 @@ const GLANCES: usize = 1_000;
 const LONGEST_TOKEN: u32 = 512;
 /// Time for the other servers, once one has answered.
 const GRACE: Duration = Duration::from_millis(500);
-/// Longest time for a call that concerns no lease.
-const CALL: Duration = Duration::from_secs(24 * 3_600);
+/// Longest time for which an item is remembered.
+const REMEMBERED: Duration = Duration::from_secs(24 * 3_600);
 
 /// Locks in one memcached, or in several.
 ///
 /// # Round trips
 /// Acquire 1, also if the name is busy, and 2 if it joins the queue; renew 2 for all leases
-/// together; release 1, and 2 for a lease that was renewed. Each call 2 more whenever another client
+/// together; release 1, and 2 for one share of several. Each call 2 more whenever another client
 /// was faster.
-pub struct MemcachedStore(Arc<Inner>);
+pub type MemcachedStore = CasStore<Items>;
 
-struct Inner {
+/// The items of a [`MemcachedStore`].
+pub struct Items {
     servers: Servers,
     scheme: Scheme,
     prefix: String,
     timeout: Option<Duration>,
     poll_interval: Duration,
     shown: String,
-    granted: Mutex<Granted>,
+    /// How writes of this process have left items with one lease, and until when. A release deletes such an item if
+    /// nobody has changed it.
+    left: Mutex<HashMap<Name, (Found, Instant)>>,
     /// The process that opened it.
     process: u32,
 }
 
-/// How grants have left their items, and until when. A release deletes such an item if nobody has changed it.
-type Granted = HashMap<(Name, Owner), (Found, Instant)>;
-
-impl MemcachedStore {
-    pub(crate) async fn open(options: Options) -> Result<Self, Error> {
+impl Items {
+    pub(crate) async fn open(options: Options) -> Result<MemcachedStore, Error> {
         let (servers, shown) = (Servers::new(&options), options.to_string());
         let Options { scheme, prefix, timeout: limit, poll_interval, .. } = options;
         contact(&servers.all, &shown).await?;
-        let (granted, process) = (Mutex::default(), std::process::id());
-        Ok(Self(Arc::new(Inner { servers, scheme, prefix, timeout: limit, poll_interval, shown, granted, process })))
+        let (left, process) = (Mutex::default(), std::process::id());
+        Ok(CasStore::new(Self { servers, scheme, prefix, timeout: limit, poll_interval, shown, left, process }))
     }
 
-    fn granted(&self) -> MutexGuard<'_, Granted> {
-        self.0.granted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn left(&self) -> MutexGuard<'_, HashMap<Name, (Found, Instant)>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn remember(&self, request: &Request, found: Found) {
-        let (mut granted, now) = (self.granted(), Instant::now());
-        // Not every lease is released.
-        if granted.len() == granted.capacity() {
-            granted.retain(|_, (_, until)| *until > now);
+    /// Notes how a write has left a name.
+    fn remember(&self, name: &Name, found: &Found) {
+        let (mut left, now) = (self.left(), Instant::now());
+        if only_owner(found).is_none() {
+            left.remove(name);
+            return;
         }
-        granted.insert((request.name.clone(), request.owner.clone()), (found, now + request.ttl.min(CALL)));
-    }
-
-    fn forget(&self, lease: &Lease) -> Option<Found> {
-        Some(self.granted().remove(&(lease.name.clone(), lease.owner.clone()))?.0)
-    }
-
-    fn prefix_length(&self) -> usize {
-        Key::new(&self.0.prefix).map_or(0, |key| key.as_bytes().len())
+        // Not every lease is released.
+        if left.len() == left.capacity() {
+            left.retain(|_, (_, until)| *until > now);
+        }
+        left.insert(name.clone(), (found.clone(), now + rest(found).min(REMEMBERED)));
     }
 
     fn key(&self, name: &Name) -> Result<Key, Error> {
-        Key::new(&format!("{}{name}", self.0.prefix))
+        Key::new(&format!("{}{name}", self.prefix))
     }
 
-    fn end(&self, ttl: Duration) -> Instant {
-        Instant::now() + self.features().limit(ttl).min(CALL)
+    fn server(&self, key: &Key) -> &Connection {
+        &self.servers.all[self.servers.of(key)]
     }
 
-    fn call<'a>(&'a self, key: &'a Key, ttl: Duration, repeats: bool) -> Call<'a> {
-        let (servers, scheme) = (&self.0.servers, self.0.scheme);
-        Call { connection: &servers.all[servers.of(key)], scheme, key, ttl, repeats, end: self.end(ttl) }
-    }
-
-    /// A call that only reads.
-    fn read<'a>(&'a self, key: &'a Key, end: Instant) -> Call<'a> {
-        Call { end, ..self.call(key, Duration::MAX, true) }
-    }
-
-    fn check(&self, request: &Request) -> Result<(), Error> {
-        if self.0.scheme == Scheme::Add && request.share != Share::MUTEX {
-            let what = format!("the locks in this scheme at {self} are mutexes only");
-            return Err(Error::new(ErrorKind::Unsupported, what).with_hint("use a mutex, or scheme=cas"));
+    /// Reads one name. A connection that turns out to be dead is replaced in half of the time.
+    async fn look(&self, key: &Key, end: Instant) -> Result<Found, Error> {
+        let (server, half) = (self.server(key), half_way(end));
+        let link = server.link(half, end).await?;
+        match self.look_by(&link, key, half, end).await {
+            Err(Failed { error, .. }) if error.is_transient() && Instant::now() < end => {
+                let link = server.link(end, end).await?;
+                self.look_by(&link, key, end, end).await.map_err(|failed| failed.error)
+            }
+            found => found.map_err(|failed| failed.error),
         }
-        if request.owner.as_bytes().is_empty() {
-            return Err(Error::invalid("the owner is empty").with_hint("use one with a byte at least"));
+    }
+
+    async fn look_by(&self, link: &Arc<Link>, key: &Key, half: Instant, end: Instant) -> Result<Found, Failed> {
+        let mut commands = Commands::default();
+        commands.get(key);
+        let Answers { mut replies, sent_at } = self.server(key).ask(link, &commands, None, half, end).await?;
+        self.item(link, key, replies.pop(), sent_at, half, end).await
+    }
+
+    /// The item that a reply shows.
+    async fn item(
+        &self,
+        link: &Arc<Link>,
+        key: &Key,
+        reply: Option<Reply>,
+        sent_at: BootTime,
+        half: Instant,
+        end: Instant,
+    ) -> Result<Found, Failed> {
+        let final_ = |error| Failed { error, sent: false };
+        let value = match reply {
+            Some(Reply::Value(value)) => value,
+            Some(Reply::Missing) => return Ok(Item::missing(self.scheme, link.clock().estimate(sent_at), link)),
+            other => return Err(final_(odd(other))),
+        };
+        let shown = value.shown().filter(|_| self.scheme == Scheme::Cas);
+        if shown.is_some_and(|shown| !link.clock().fits(shown, sent_at)) {
+            // The server says whose mistake it is.
+            self.read_clock(link, key, half, end).await?;
         }
-        Ok(())
+        let clock = link.clock();
+        let shown = shown.filter(|shown| clock.fits(*shown, sent_at));
+        let now = shown.map_or_else(|| clock.estimate(sent_at), |shown| clock.reading(shown, sent_at));
+        let number = clock.counter(value.version);
+        let item = Item::read(self.scheme, value, now, number, link).map_err(final_)?;
+        if let Some(shown) = shown {
+            link.saw(shown, sent_at);
+        }
+        Ok(item)
     }
 
-    /// The pause of a waiter until its next poll.
-    fn poll_interval(&self, position: Option<u32>) -> Duration {
-        let every = self.0.poll_interval;
-        every.saturating_mul(position.unwrap_or(0).saturating_add(1)).min(every.max(SLOWEST_POLL))
+    async fn read_clock(&self, link: &Arc<Link>, key: &Key, half: Instant, end: Instant) -> Result<(), Failed> {
+        let server = self.server(key);
+        let read = server.read_clock(link, half, end).await;
+        read.map_err(|error| Failed { error: error.context(server), sent: true })
     }
 
-    /// Renews leases of one name.
-    async fn renew_name(&self, name: &Name, leases: &[&Lease]) -> Result<Vec<RenewReply>, Error> {
-        let (key, ttl) = (self.key(name)?, leases.iter().map(|lease| lease.ttl).max().unwrap_or_default());
-        self.call(&key, ttl, true).renew(leases).await
+    /// Writes one name. `Failed::sent`: another connection may answer, and nobody knows what became of the write.
+    async fn write_one(
+        &self,
+        write: &Write<'_, Item>,
+        link: &Arc<Link>,
+        key: &Key,
+        commands: &Commands,
+        half: Instant,
+        end: Instant,
+    ) -> Result<Wrote<Item>, Failed> {
+        let Answers { replies, sent_at } = self.server(key).ask(link, commands, Some(rest(write.found)), half, end).await?;
+        let mut replies = replies.into_iter();
+        let done = match replies.next() {
+            Some(Reply::Done) => true,
+            Some(Reply::Refused) => false,
+            other => return Err(Failed { error: odd(other), sent: false }),
+        };
+        let after = match replies.next() {
+            // A deletion is not followed by a question.
+            None if done => {
+                self.left().remove(write.name);
+                return Ok(Wrote::all());
+            }
+            None => self.look_by(link, key, half, end).await?,
+            reply => self.item(link, key, reply, sent_at, half, end).await?,
+        };
+        if !done {
+            return Ok(Wrote::nothing().with_found(after));
+        }
+        if rest(&after).saturating_add(write.found.pad) < rest(write.found) {
+            // It is gone or ends too soon: the server has looked at its own clock meanwhile, or is ahead.
+            self.read_clock(link, key, half, end).await?;
+        }
+        let after = just_granted(after);
+        self.remember(write.name, &after);
+        Ok(Wrote::all().with_found(after))
     }
 
-    /// The entry of a name. Not `any`: only if it looks like a lock.
-    async fn inspect_name(&self, name: &Name, any: bool, end: Instant) -> Result<Option<Entry>, Error> {
-        let key = self.key(name)?;
-        let call = self.read(&key, end);
-        let read = call.transact(|item| Ok((item.inspect(name), item.is_ours())));
-        read.await.map(|done| done.outcome.0.filter(|_| any || done.outcome.1))
+    /// The entry of a name, if it looks like a lock.
+    async fn entry(&self, name: &Name, end: Instant) -> Result<Option<Entry>, Error> {
+        let found = self.look(&self.key(name)?, end).await?;
+        let mut entry = found.record.inspect(name, found.now).filter(|_| is_ours(&found));
+        entry.iter_mut().flat_map(|entry| &mut entry.holders).for_each(|holder| self.show(holder));
+        Ok(entry)
     }
 
     /// Those of these names whose item may be a lock, by its flags and its size.
@@ -149,30 +211,6 @@ impl MemcachedStore {
         let replies = server.read(&commands, end).await?;
         let may_be = |reply: &Reply| matches!(reply, Reply::Size { size, flags } if *flags > 0 || *size <= LONGEST_TOKEN);
         Ok(names.iter().zip(replies).filter(|(_, reply)| may_be(reply)).map(|(name, _)| name).collect())
-    }
-
-    /// Every name that looks like a lock.
-    async fn inspect_all(&self) -> Result<Vec<Entry>, Error> {
-        let end = self.end(Duration::MAX);
-        let mut entries = Vec::new();
-        for server in &self.0.servers.all {
-            let keys = server.keys(end).await?;
-            let name = |key: &String| Name::new(Key::name(key)?.strip_prefix(&self.0.prefix)?).ok();
-            let names: Vec<Name> = keys.iter().filter_map(name).collect();
-            for part in names.chunks(GLANCES) {
-                for part in self.candidates(server, part, end).await?.chunks(READS) {
-                    let reads = part.iter().map(|name| self.inspect_name(name, false, end));
-                    for entry in join_all(reads).await {
-                        match entry {
-                            Err(error) if error.is_transient() => return Err(error),
-                            // It is of another version, or no lock.
-                            entry => entries.extend(entry.ok().flatten()),
-                        }
-                    }
-                }
-            }
-        }
-        Ok(entries)
     }
 }
 
@@ -192,106 +230,132 @@ async fn contact(servers: &[Connection], shown: &str) -> Result<(), Error> {
 }
 
 #[async_trait]
-impl Store for MemcachedStore {
+impl Cas for Items {
+    type Version = Item;
+
     fn features(&self) -> Features {
-        let records = self.0.scheme == Scheme::Cas;
+        let records = self.scheme == Scheme::Cas;
+        let prefix_length = Key::new(&self.prefix).map_or(0, |key| key.as_bytes().len());
         Features::basic()
             .with_fence(true)
             .with_shares(records)
             .with_queue(records)
             .with_cohort(true)
             .with_server_clock(true)
-            .with_late_commands(self.0.servers.all.iter().any(Connection::has_late_commands))
+            .with_late_commands(self.servers.all.iter().any(Connection::has_late_commands))
             .with_min_ttl(MIN_TTL)
             .with_late_end(LATE_END)
-            .with_max_name(Key::MAX - self.prefix_length())
-            .with_operation_timeout(self.0.timeout)
-            .with_opened_by(self.0.process)
+            .with_max_name(Key::MAX - prefix_length)
+            .with_operation_timeout(self.timeout)
+            .with_opened_by(self.process)
             .with_timed_calls(true)
     }
 
-    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
-        self.check(request)?;
-        let key = self.key(&request.name)?;
-        // A write without an answer may run after the release. The caller has to know, to clean up until then.
-        // Of a supplied token, a second try would find the lease of the first, and take it for another client's.
-        let call = self.call(&key, request.ttl, false);
-        let asks_for_a_free_one = request.from.is_none() && request.enqueue != Enqueue::Heartbeat;
-        let done = call.grant(request, asks_for_a_free_one).await?;
-        match done.outcome.answer {
-            Answer::Granted(grant) => {
-                if done.found.is_one_lease() {
-                    self.remember(request, done.found);
-                }
-                Ok(AcquireReply::Granted(grant))
+    async fn read(&self, names: &[&Name], end: Instant) -> Result<Vec<Found>, Error> {
+        let read = |name: &Name| self.key(name).map(|key| async move { self.look(&key, end).await });
+        let reads = names.iter().map(|name| read(name)).collect::<Result<Vec<_>, Error>>()?;
+        join_all(reads).await.into_iter().collect()
+    }
+
+    async fn write(&self, writes: &[Write<'_, Item>], repeat: Repeat, end: Instant) -> Result<Wrote<Item>, Error> {
+        let [write] = writes else { return Err(Error::invalid("memcached writes one name at a time")) };
+        let (key, mut commands) = (self.key(write.name)?, Commands::default());
+        if !add_write(write.found, write.granted, &mut commands, &key) {
+            return Ok(Wrote::all());
+        }
+        let half = if repeat == Repeat::Never { end } else { half_way(end) };
+        let link = self.server(&key).link(half, end).await?;
+        if !Arc::ptr_eq(&write.found.version.link, &link) {
+            return Ok(Wrote::nothing());
+        }
+        match self.write_one(write, &link, &key, &commands, half, end).await {
+            // Of a supplied token, a second try would find the lease of the first, and take it for another client's. And
+            // a write of a grant may still run after the release. The caller has to know, to clean up until then.
+            Err(Failed { sent: true, .. }) if repeat == Repeat::Freely && Instant::now() < end => {
+                Ok(Wrote::nothing().with_unheard(true))
             }
-            Answer::Busy { position, mut holder } => {
-                let every = self.poll_interval(position);
-                // A lease shows no rest while it ends. Waiters would ask again at once, for seconds.
-                if let Some(rest) = holder.as_mut().and_then(|holder| holder.ttl.as_mut()) {
-                    *rest = (*rest).max(every);
+            Err(Failed { sent: true, error }) => Err(error.maybe_applied()),
+            // It was closed just before.
+            Err(_) if link.is_closed() && repeat != Repeat::Never => Ok(Wrote::nothing()),
+            wrote => wrote.map_err(|failed| failed.error),
+        }
+    }
+
+    /// Every name that looks like a lock.
+    async fn list(&self, end: Instant) -> Result<Vec<Entry>, Error> {
+        let mut entries = Vec::new();
+        for server in &self.servers.all {
+            let keys = server.keys(end).await?;
+            let name = |key: &String| Name::new(Key::name(key)?.strip_prefix(&self.prefix)?).ok();
+            let names: Vec<Name> = keys.iter().filter_map(name).collect();
+            for part in names.chunks(GLANCES) {
+                for part in self.candidates(server, part, end).await?.chunks(READS) {
+                    for entry in join_all(part.iter().map(|name| self.entry(name, end))).await {
+                        match entry {
+                            Err(error) if error.is_transient() => return Err(error),
+                            // It is of another version, or no lock.
+                            entry => entries.extend(entry.ok().flatten()),
+                        }
+                    }
                 }
-                let busy = Busy::new(every).with_position(position).with_holder(holder);
-                Ok(AcquireReply::Busy(busy))
             }
         }
+        Ok(entries)
     }
 
-    async fn acquire_all(&self, _: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
-        // Each item is changed on its own.
-        Ok(None)
-    }
-
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
-        // Leases of one name are changes to one record.
-        let mut names: BTreeMap<&Name, Vec<&Lease>> = BTreeMap::new();
-        for lease in leases {
-            self.forget(lease);
-            names.entry(&lease.name).or_default().push(lease);
+    fn busy(&self, busy: Busy, _: bool) -> Busy {
+        let back = busy.position.unwrap_or(0).saturating_add(1);
+        let every = self.poll_interval.saturating_mul(back).min(self.poll_interval.max(SLOWEST_POLL));
+        let mut holder = busy.holder.clone();
+        // A lease shows no rest while it ends. Waiters would ask again at once, for seconds.
+        if let Some(rest) = holder.as_mut().and_then(|holder| holder.ttl.as_mut()) {
+            *rest = (*rest).max(every);
         }
-        let renewals = names.iter().map(|(name, leases)| async move { (*name, self.renew_name(name, leases).await) });
-        let mut renewed: HashMap<&Name, _> =
-            join_all(renewals).await.into_iter().map(|(name, renewed)| (name, renewed.map(Vec::into_iter))).collect();
-        let one = |lease: &Lease| match renewed.get_mut(&lease.name) {
-            Some(Ok(replies)) => replies.next().ok_or_else(|| Error::unavailable("a lease has no answer")),
-            Some(Err(error)) => Err(error.clone()),
-            None => Err(Error::unavailable("a lease has no answer")),
-        };
-        leases.iter().map(one).collect()
+        busy.with_poll_interval(every).with_holder(holder)
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
-        let key = self.key(&lease.name)?;
-        // Between two releases by a supplied token, another client may take the name with it.
-        let call = self.call(&key, lease.ttl, lease.owner.is_generated());
-        // A linger begins now, and not when the item was written.
-        let found = self.forget(lease).filter(|_| linger.is_zero());
-        let done = call.release(&lease.owner, linger, found).await?;
-        if done.outcome == ReleaseReply::NotHeld && done.repeated {
-            let what = "the first release had no answer, and the second found nothing";
-            return Err(Error::unreachable(what).maybe_applied());
+    /// Shows of a lease what is left at least.
+    fn show(&self, holder: &mut Holder) {
+        holder.ttl = holder.ttl.map(|ttl| ttl.saturating_sub(BEHIND + Duration::from_secs(1)));
+    }
+
+    fn check(&self, name: &Name) -> Result<(), Error> {
+        self.key(name).map(drop)
+    }
+
+    fn check_request(&self, request: &Request) -> Result<(), Error> {
+        if self.scheme == Scheme::Add && request.share != Share::MUTEX {
+            let what = format!("the locks in this scheme at {self} are mutexes only");
+            return Err(Error::new(ErrorKind::Unsupported, what).with_hint("use a mutex, or scheme=cas"));
         }
-        Ok(done.outcome)
+        Ok(())
     }
 
-    async fn watch(&self, _: &Request) -> Result<BoxStream<'static, Notice>, Error> {
-        Ok(stream::pending().boxed())
+    /// A name that is likely free is not read. The write finds out.
+    async fn take(&self, request: &Request, end: Instant) -> Result<Tried<Grant, Item>, Error> {
+        let link = self.server(&self.key(&request.name)?).link(half_way(end), end).await?;
+        Ok(Tried::Other(Some(Item::missing(self.scheme, link.clock().estimate(BootTime::now()), &link))))
     }
 
-    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
-        let Some(name) = name else { return self.inspect_all().await };
-        Ok(self.inspect_name(name, true, self.end(Duration::MAX)).await?.into_iter().collect())
+    /// An item that a write of this process has left is not read again. The deletion finds out.
+    async fn free(&self, lease: &Lease, _: Instant) -> Result<Tried<(), Item>, Error> {
+        let left = self.left().remove(&lease.name).map(|(found, _)| found);
+        Ok(Tried::Other(left.filter(|found| only_owner(found) == Some(&lease.owner))))
     }
 }
 
-impl fmt::Display for MemcachedStore {
+impl fmt::Display for Items {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.shown)
+        f.write_str(&self.shown)
     }
 }
 
-impl fmt::Debug for MemcachedStore {
+impl fmt::Debug for Items {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MemcachedStore({self})")
+        write!(f, "Items({self})")
     }
+}
+
+fn odd(reply: Option<Reply>) -> Error {
+    reply.map_or_else(|| Error::unavailable("the server gave no answer").maybe_applied(), |reply| reply.unexpected())
 }

@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use mysql_async::Value;
-use tenure::store::Request;
+use tenure::store::cas::Renewed;
+use tenure::store::{RenewReply, Request};
 use tenure::{Error, ErrorKind, Lease, Name};
 use tokio::time::Instant;
 
@@ -28,7 +29,7 @@ pub use self::options::over;
 use self::server::{How, Statements};
 use self::work::{Done, Statement, Work};
 use crate::table::failure::unexpected;
-use crate::table::{Connection, Found, Push, Renewed, SWEEP_SPAN, Table, Tried, Write, Wrote};
+use crate::table::{Connection, Found, Push, SWEEP_SPAN, Table, Tried, Write, Wrote};
 
 /// Leases in one statement.
 const BATCH: usize = 100;
@@ -67,7 +68,7 @@ impl MySql {
             leases.iter().cloned().enumerate().filter(|(_, lease)| is_unlocked(lease)).unzip();
         let mut renewed: Renewed = Vec::with_capacity(leases.len());
         if !free.is_empty() {
-            renewed.extend(self.renew_batch(&free, end).await?.into_iter().map(|at| (positions[at], Ok(()))));
+            renewed.extend(self.renew_batch(&free, end).await?.into_iter().map(|at| (positions[at], Ok(RenewReply::Renewed))));
         }
         let others = leases.iter().enumerate().filter(|(_, lease)| !is_unlocked(lease));
         renewed.extend(others.map(|(at, _)| (at, Err(locked.clone()))));
@@ -89,7 +90,7 @@ impl MySql {
         let found = self.read(&names, end).await?;
         let age = sent_at.elapsed();
         let lasts = |(lease, found): (&Lease, &Found)| {
-            let ours = found.row.as_ref().filter(|row| row.owner.as_ref() == Some(&lease.owner.to_string()));
+            let ours = found.version.row.as_ref().filter(|row| row.owner.as_ref() == Some(&lease.owner.to_string()));
             ours.is_some_and(|row| Duration::from_micros(row.until) + age >= found.now + lease.ttl)
         };
         let renewed = leases.iter().zip(&found).map(lasts);
@@ -142,14 +143,14 @@ impl Table for MySql {
             return Ok(Tried::Done(answer.insert_id));
         }
         let found = self.read_one(&request.name, end).await?;
-        if found.row.is_some() {
-            return Ok(Tried::Found(found));
+        if found.version.row.is_some() {
+            return Ok(Tried::Other(Some(found)));
         }
         let added = self.run(&self.statements().add, vec![name, token, ttl], end).await?;
         if added.affected == 1 {
             return Ok(Tried::Done(added.insert_id));
         }
-        Ok(Tried::Found(self.read_one(&request.name, end).await?))
+        Ok(Tried::Other(Some(self.read_one(&request.name, end).await?)))
     }
 
     async fn free(&self, lease: &Lease, end: Instant) -> Result<Tried<()>, Error> {
@@ -157,7 +158,7 @@ impl Table for MySql {
         if self.run(&self.statements().free, arguments, end).await?.affected == 1 {
             return Ok(Tried::Done(()));
         }
-        Ok(Tried::Found(self.read_one(&lease.name, end).await?))
+        Ok(Tried::Other(Some(self.read_one(&lease.name, end).await?)))
     }
 
     async fn renew(&self, leases: &[Lease], end: Instant) -> Result<Renewed, Error> {
@@ -167,7 +168,7 @@ impl Table for MySql {
                 Err(error) if batch.len() > 1 && error.kind() == ErrorKind::Overloaded => {
                     self.renew_unlocked(batch, error, end).await
                 }
-                indexes => indexes.map(|indexes| indexes.into_iter().map(|at| (at, Ok(()))).collect()),
+                indexes => indexes.map(|indexes| indexes.into_iter().map(|at| (at, Ok(RenewReply::Renewed))).collect()),
             };
             // What other batches were answered stays true.
             let failed = |error: Error| (0..batch.len()).map(|at| (at, Err(error.clone()))).collect();
@@ -210,7 +211,7 @@ impl Table for MySql {
         let statements: Vec<Statement> = rows.iter().map(statement).collect();
         let work = if let [one] = &statements[..] { Work::One(one) } else { Work::All(&statements) };
         let done = self.connection.run(work, end).await?;
-        Ok(if done.affected == 1 { Wrote::All } else { Wrote::Nothing(None) })
+        Ok(if done.affected == 1 { Wrote::all() } else { Wrote::nothing() })
     }
 
     async fn list(&self, end: Instant) -> Result<Vec<Found>, Error> {

@@ -19,7 +19,8 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::store::Request;
+use tenure::store::cas::Renewed;
+use tenure::store::{RenewReply, Request};
 use tenure::{Error, Lease, Name};
 use tokio::time::Instant;
 use tokio_postgres::types::Type;
@@ -32,7 +33,7 @@ pub use self::options::over;
 pub use self::pool::Pool;
 use self::source::{How, Statements};
 use crate::table::failure::unexpected;
-use crate::table::{Connection, Found, Push, Renewed, SWEEP_SPAN, Table, Tried, Write, Wrote};
+use crate::table::{Connection, Found, Push, SWEEP_SPAN, Table, Tried, Write, Wrote};
 
 /// The statements of [`statements`], on the server.
 struct Postgres {
@@ -102,7 +103,7 @@ impl Table for Postgres {
         self.reads(&rows, sent_at);
         Ok(match read::tried(&rows)? {
             Tried::Done(counter) => Tried::Done(read::unsigned(counter)),
-            Tried::Found(found) => Tried::Found(found),
+            Tried::Other(found) => Tried::Other(found),
         })
     }
 
@@ -115,7 +116,7 @@ impl Table for Postgres {
         self.reads(&rows, sent_at);
         Ok(match read::tried(&rows)? {
             Tried::Done(_) => Tried::Done(()),
-            Tried::Found(found) => Tried::Found(found),
+            Tried::Other(found) => Tried::Other(found),
         })
     }
 
@@ -134,7 +135,7 @@ impl Table for Postgres {
         let rows = self.connection.run_freely((&self.statements().renew, &arguments), end).await?;
         let index = |row| Ok(usize::try_from(read::column::<i64>(row, 0)? - 1).unwrap_or(usize::MAX));
         let indexes: Vec<usize> = rows.iter().map(index).collect::<Result<_, Error>>()?;
-        Ok(indexes.into_iter().filter(|at| *at < leases.len()).map(|at| (at, Ok(()))).collect())
+        Ok(indexes.into_iter().filter(|at| *at < leases.len()).map(|at| (at, Ok(RenewReply::Renewed))).collect())
     }
 
     async fn read(&self, names: &[&Name], end: Instant) -> Result<Vec<Found>, Error> {
@@ -174,16 +175,16 @@ impl Table for Postgres {
             (&latest, Type::INT8),
         ];
         let answer = match self.connection.run((&self.statements().write, &arguments), end).await {
-            Err(error) if failure::was_undone(&error) => return Ok(Wrote::Nothing(None)),
+            Err(error) if failure::was_undone(&error) => return Ok(Wrote::nothing()),
             // The rows count more than the notifications: waiters poll with their heartbeats.
             Err(error) if failure::is_beyond_limit(&error) && !channels.is_empty() => return self.write(rows, &[], end).await,
             answer => answer?,
         };
         let row = answer.first().ok_or_else(|| unexpected("it has no row"))?;
         if usize::try_from(read::column::<i64>(row, 0)?) == Ok(rows.len()) {
-            return Ok(Wrote::All);
+            return Ok(Wrote::all());
         }
-        Ok(Wrote::Nothing(Some(read::found(row)?).filter(|found| found.row.is_some())))
+        Ok(Wrote::nothing().with_found(Some(read::found(row)?).filter(|found| found.version.row.is_some())))
     }
 
     async fn list(&self, end: Instant) -> Result<Vec<Found>, Error> {

@@ -19,7 +19,8 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::store::Request;
+use tenure::store::cas::Renewed;
+use tenure::store::{Request, cas};
 use tenure::{Error, Lease, Name};
 use tokio::time::Instant;
 
@@ -27,10 +28,10 @@ pub(crate) use self::connection::Connection;
 pub(crate) use self::jobs::{Jobs, Worker};
 pub(crate) use self::lent::{Borrowed, Lent, lend, lend_by};
 pub(crate) use self::link::{Link, Session};
-pub(crate) use self::row::{Found, Row, Write};
+pub(crate) use self::row::{Found, Row, Seen, Write};
 pub(crate) use self::server::{Failed, Server, end_session, no_end, silent};
 pub(crate) use self::settings::{Files, Security, Settings, advisory, security, table};
-pub(crate) use self::store::{SWEEP_SPAN, TableStore, Terms};
+pub(crate) use self::store::{SWEEP_SPAN, Terms, store};
 
 /// The statements for one database, on one connection. Each is one transaction: it runs as a whole or
 /// not at all, also if its future is dropped.
@@ -76,22 +77,11 @@ pub(crate) trait Table: fmt::Debug + fmt::Display + Send + Sync + 'static {
     async fn listen(&self, end: Instant) -> Result<(), Error>;
 }
 
-/// Outcome of a statement that only does the usual thing.
-pub(crate) enum Tried<T> {
-    Done(T),
-    /// It is another case. Nothing was done.
-    Found(Found),
-}
+/// Outcome of a statement that does only the usual thing.
+pub(crate) type Tried<T> = cas::Tried<T, Seen>;
 
-/// Leases that were renewed, or failed by themselves, by their indexes.
-pub(crate) type Renewed = Vec<(usize, Result<(), Error>)>;
-
-/// Outcome of a write.
-pub(crate) enum Wrote {
-    All,
-    /// Somebody was faster, so nothing was written. How the one row is now, if that is known.
-    Nothing(Option<Found>),
-}
+/// Outcome of a write. With how the one row is now, if that is known.
+pub(crate) type Wrote = cas::Wrote<Seen>;
 
 /// A notification for another process.
 #[derive(Debug)]

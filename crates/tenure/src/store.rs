@@ -4,6 +4,7 @@
 
 mod address;
 pub(crate) mod call;
+pub mod cas;
 mod connect;
 mod credentials;
 pub(crate) mod features;

@@ -3,7 +3,7 @@
 use tenure::{Error, Locker};
 
 use super::{Options, words};
-use crate::store::MemcachedStore;
+use crate::store::{Items, MemcachedStore};
 
 impl Options {
     /// Connects to every server. One that is lost is tried again by the calls about its names.
@@ -13,7 +13,7 @@ impl Options {
     /// [`Refused`](tenure::ErrorKind::Refused) if a login is refused, or a server is too old or has a wrong clock.
     pub async fn open(self) -> Result<MemcachedStore, Error> {
         self.credentials.fixed().map_or(Ok(None), |login| words(&login))?;
-        MemcachedStore::open(self).await
+        Items::open(self).await
     }
 
     /// Returns a [`Locker`] on the store.

@@ -17,7 +17,7 @@ use crate::native::first_contact::first_contact;
 use crate::native::node::{RedisNode, Runs};
 use crate::native::store::{RedisStore, Settings};
 use crate::schemes::majority::MajorityStore;
-use crate::schemes::optimistic::OptimisticStore;
+use crate::schemes::optimistic::Watched;
 use crate::schemes::redisson::{RedissonStore, Servers};
 use crate::schemes::scheme::{Prefixes, Scheme};
 use crate::schemes::set_nx::SetNxStore;
@@ -90,7 +90,7 @@ impl Options {
             Scheme::Getset => Arc::new(TimestampStore::new(redis, self.unit)),
             Scheme::Redisson => Arc::new(RedissonStore::new(Servers::One(redis), false)),
             Scheme::RedissonFair => Arc::new(RedissonStore::new(Servers::One(redis), true)),
-            Scheme::Watch => Arc::new(OptimisticStore::connect(redis, &settings).await?),
+            Scheme::Watch => Arc::new(Watched::connect(redis, &settings).await?),
         })
     }
 

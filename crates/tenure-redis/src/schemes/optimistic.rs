@@ -15,19 +15,17 @@ mod transaction;
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
-use redis::Value;
-use tenure::store::record::{Answer, Change, Served};
-use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::store::cas::{Cas, CasStore, Renewed, Write, Wrote, again_and_again};
+use tenure::store::record::Served;
+use tenure::store::{Busy, Features, Notice, RenewReply, Request, Store};
 use tenure::{Entry, Error, Lease, Name};
 use tokio::time::Instant;
 
-use self::found::Found;
-use self::transaction::{Done, TransactionConnection, Tried, add_questions, overtaken, read_found};
-use crate::native::reply::{check_repeated, released, releases};
+use self::found::{Found, Value};
+use self::transaction::{TransactionConnection, add_questions, read_found};
 use crate::native::store::{RedisStore, Settings};
 use crate::transport::commands::{Commands, millis};
 use crate::transport::connection::Repeat;
@@ -38,7 +36,10 @@ use crate::transport::link::Link;
 /// # Round trips
 /// Each call 2, and 2 more whenever another client was faster; renew 2 for each 100 leases; a
 /// hand-over 1 more, to notify. One call after another.
-pub(crate) struct OptimisticStore {
+pub(crate) type OptimisticStore = CasStore<Watched>;
+
+/// The values of names, each of which is watched from its read to its write.
+pub(crate) struct Watched {
     /// For everything that needs no transaction, and for pushes.
     redis: RedisStore,
     transactions: TransactionConnection,
@@ -50,130 +51,121 @@ pub(crate) struct OptimisticStore {
 /// Leases in one transaction: more would be overtaken more often.
 const BATCH: usize = 100;
 
-impl OptimisticStore {
-    pub(crate) async fn connect(redis: RedisStore, settings: &Settings) -> Result<Self, Error> {
+impl Watched {
+    pub(crate) async fn connect(redis: RedisStore, settings: &Settings) -> Result<OptimisticStore, Error> {
         let transactions = TransactionConnection::open(settings, &redis, true).await?;
         let renewals = TransactionConnection::open(settings, &redis, false).await?;
-        Ok(Self { redis, transactions, renewals })
+        Ok(CasStore::new(Self { redis, transactions, renewals }))
     }
 
     /// Notifies those who were served. A waiter that misses it finds out by its next poll.
-    async fn tell<T>(&self, change: Change<T>, end: Instant) -> T {
-        let notified: Vec<&Served> = change.served.iter().filter(|served| !served.wake.is_empty()).collect();
-        if !notified.is_empty() {
-            let publish = |_: &Link| {
-                let mut commands = Commands::new();
-                for Served { owner, counter, handoff_ttl, wake, .. } in &notified {
-                    let message = [format!("{counter}:{} ", millis(*handoff_ttl)).as_bytes(), owner.as_bytes()].concat();
-                    commands.add(&[b"PUBLISH", wake.as_bytes(), &message]);
-                }
-                commands
-            };
-            let _ = self.redis.connection.exchange(end, Repeat::Freely, publish).await;
+    async fn tell(&self, served: impl Iterator<Item = &Served>, end: Instant) {
+        let mut commands = Commands::new();
+        for Served { owner, counter, handoff_ttl, wake, .. } in served.filter(|served| !served.wake.is_empty()) {
+            let message = [format!("{counter}:{} ", millis(*handoff_ttl)).as_bytes(), owner.as_bytes()].concat();
+            commands.add(&[b"PUBLISH", wake.as_bytes(), &message]);
         }
-        change.answer
+        if commands.count() > 0 {
+            let _ = self.redis.connection.exchange(end, Repeat::Freely, |_: &Link| commands.clone()).await;
+        }
     }
 
     /// Tries to renew leases in one transaction. None if another client was faster.
     async fn renew_batch(&self, leases: &[Lease], end: Instant) -> Result<Option<Vec<RenewReply>>, Error> {
-        let names: Vec<&Name> = leases.iter().map(|lease| &lease.name).collect();
         // Leases of one name are changes to one record.
-        let (mut indexes, mut distinct) = (Vec::with_capacity(names.len()), Vec::<&Name>::new());
-        for name in names {
-            let known = distinct.iter().position(|known| *known == name);
-            indexes.push(known.unwrap_or(distinct.len()));
+        let (mut indexes, mut names) = (Vec::with_capacity(leases.len()), Vec::<&Name>::new());
+        for Lease { name, .. } in leases {
+            let known = names.iter().position(|known| *known == name);
+            indexes.push(known.unwrap_or(names.len()));
             if known.is_none() {
-                distinct.push(name);
+                names.push(name);
             }
         }
-        let mut renew = |found: &mut [Found], now, _: &mut dyn FnMut() -> u64| {
-            let renew = |(lease, index): (&Lease, &usize)| found[*index].record.renew(&lease.owner, lease.ttl, now);
-            Ok(leases.iter().zip(&indexes).map(renew).collect())
+        let mut found = self.renewals.begin(&names, end).await?;
+        let renew = |(lease, index): (&Lease, &usize)| {
+            let Found { record, now, .. } = &mut found[*index];
+            record.renew(&lease.owner, lease.ttl, *now)
         };
-        let _turn = self.renewals.turn(end).await?;
-        Ok(match self.renewals.attempt(&distinct, false, Repeat::Settled, end, &mut renew).await? {
-            Tried::Done(done) => Some(done.outcome),
-            Tried::FarBehind | Tried::Overtaken { .. } => None,
-        })
+        let replies = leases.iter().zip(&indexes).map(renew).collect();
+        let states: Vec<(&Name, &Found)> = names.into_iter().zip(&found).collect();
+        let wrote = self.renewals.write(&states, None, Repeat::Settled, end).await?;
+        Ok(wrote.all.then_some(replies))
     }
 
-    async fn inspect_names(&self, names: &[&Name]) -> Result<Vec<Result<Option<Entry>, Error>>, Error> {
+    async fn entries(&self, names: &[Name], end: Instant) -> Result<Vec<Entry>, Error> {
         let ask = |_: &Link| {
             let mut commands = Commands::new();
-            add_questions(&mut commands, &self.redis.layout, names);
+            add_questions(&mut commands, &self.redis.layout, &names.iter().collect::<Vec<_>>());
             commands
         };
-        let answers = self.redis.connection.exchange(self.redis.end(Duration::MAX), Repeat::Freely, ask).await?.answers;
+        let answers = self.redis.connection.exchange(end, Repeat::Freely, ask).await?.answers;
         let (now, found) = read_found(answers)?;
-        let entry = |(name, found): (&&Name, Result<Found, Error>)| {
-            let found = found?;
-            found.check()?;
-            Ok(found.record.inspect(name, now))
-        };
-        Ok(names.iter().zip(found).map(entry).collect())
+        let entry = |(name, found): (&Name, Result<Found, Error>)| found.ok()?.record.inspect(name, now);
+        Ok(names.iter().zip(found).filter_map(entry).collect())
     }
 }
 
 #[async_trait]
-impl Store for OptimisticStore {
+impl Cas for Watched {
+    type Version = Value;
+
     fn features(&self) -> Features {
         let late_commands = self.transactions.has_late_commands() || self.renewals.has_late_commands();
         self.redis.features().with_late_commands(late_commands).with_timed_calls(false)
     }
 
-    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
-        self.redis.layout.check_request(request)?;
-        if request.owner.as_bytes().is_empty() {
-            return Err(Error::invalid("the owner is empty").with_hint("use one with a byte at least"));
-        }
-        let (end, channel) = (self.redis.end(request.ttl), self.redis.connection.channel().unwrap_or_default());
-        let acquire = |found: &mut [Found], now, next: &mut dyn FnMut() -> u64| found[0].acquire(request, channel, now, next);
-        let Done { outcome, grant_seq, repeated } =
-            self.transactions.transact(&[&request.name], Repeat::Settled, end, acquire).await?;
-        let answer = self.tell(outcome, end).await;
-        let poll_interval = match &answer {
-            Answer::Busy { position, holder } => self.redis.poll_interval(!channel.is_empty(), *position, holder.as_ref()),
-            Answer::Granted(_) => {
-                self.redis.counter.confirmed(&request.owner);
-                Duration::ZERO
-            }
-        };
-        let answer = answer.acquired(poll_interval, Some(grant_seq));
-        if repeated && !request.generated { check_repeated(request, answer) } else { Ok(answer) }
+    async fn read(&self, names: &[&Name], end: Instant) -> Result<Vec<Found>, Error> {
+        self.transactions.begin(names, end).await
     }
 
-    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
-        let Some(Request { ttl, .. }) = requests.first() else { return Ok(Some(Vec::new())) };
-        for request in requests {
-            self.redis.layout.check(&request.name)?;
+    async fn write(&self, writes: &[Write<'_, Value>], repeat: Repeat, end: Instant) -> Result<Wrote<Value>, Error> {
+        let states: Vec<(&Name, &Found)> = writes.iter().map(|write| (write.name, write.found)).collect();
+        let last = writes.iter().filter(|write| write.granted).map(|write| write.counter).max();
+        let wrote = self.transactions.write(&states, last, repeat, end).await?;
+        if wrote.all {
+            self.tell(writes.iter().flat_map(|write| write.served), end).await;
         }
-        let (names, end): (Vec<&Name>, _) = (requests.iter().map(|request| &request.name).collect(), self.redis.end(*ttl));
-        let acquire = |found: &mut [Found], now, next: &mut dyn FnMut() -> u64| {
-            let mut tried = found.to_vec();
-            let one = |(request, found): (&Request, &mut Found)| found.acquire(request, "", now, next).map(Change::granted);
-            // Each name is read, even after a busy one: a name of another kind is an error.
-            let changes: Vec<Option<Change<Grant>>> = requests.iter().zip(&mut tried).map(one).collect::<Result<_, Error>>()?;
-            let changes: Option<Vec<Change<Grant>>> = changes.into_iter().collect();
-            if changes.is_some() {
-                found.clone_from_slice(&tried);
-            }
-            Ok(changes)
-        };
-        let Some(changes) = self.transactions.transact(&names, Repeat::Settled, end, acquire).await?.outcome else {
-            return Ok(None);
-        };
-        let mut grants = Vec::with_capacity(changes.len());
-        for change in changes {
-            grants.push(self.tell(change, end).await);
-        }
-        Ok(Some(grants))
+        Ok(wrote)
     }
 
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
+    async fn list(&self, end: Instant) -> Result<Vec<Entry>, Error> {
+        let mut entries = Vec::new();
+        let mut scan = self.redis.scan("", "string");
+        while let Some(keys) = scan.next().await? {
+            let names: Vec<Name> = keys.iter().filter_map(|key| self.redis.name_of(key)).collect();
+            // A foreign lock looks like any other value.
+            let is_ours = |entry: &Entry| !entry.waiters.is_empty() || entry.holders.iter().any(|held| held.fence.is_some());
+            entries.extend(self.entries(&names, end).await?.into_iter().filter(is_ours));
+        }
+        Ok(entries)
+    }
+
+    fn busy(&self, busy: Busy, hears: bool) -> Busy {
+        let every = self.redis.poll_interval(hears, busy.position, busy.holder.as_ref());
+        busy.with_poll_interval(every)
+    }
+
+    fn check(&self, name: &Name) -> Result<(), Error> {
+        self.redis.layout.check(name)
+    }
+
+    fn check_request(&self, request: &Request) -> Result<(), Error> {
+        self.redis.layout.check_request(request)
+    }
+
+    fn writes_several(&self) -> bool {
+        true
+    }
+
+    fn wake(&self) -> Option<String> {
+        self.redis.connection.channel().map(str::to_owned)
+    }
+
+    async fn renew(&self, leases: &[Lease], _: Instant) -> Result<Renewed, Error> {
         let end = self.redis.renewals_end(leases);
         let checked = self.redis.check_pushed(leases, end).await;
         let leases = &checked.kept;
-        let mut answers: Vec<Option<Result<RenewReply, Error>>> = leases.iter().map(|_| None).collect();
+        let mut answers: Vec<Option<Result<RenewReply, Error>>> = vec![None; leases.len()];
         let mut parts: VecDeque<Range<usize>> =
             (0..leases.len()).step_by(BATCH).map(|at| at..leases.len().min(at + BATCH)).collect();
         while let Some(part) = parts.pop_front() {
@@ -189,59 +181,29 @@ impl Store for OptimisticStore {
                 parts.extend([part.start..middle, middle..part.end].into_iter().filter(|part| !part.is_empty()));
                 continue;
             }
-            let outcome = outcome.and_then(|renewals| renewals.ok_or_else(overtaken));
+            let outcome = outcome.and_then(|renewals| renewals.ok_or_else(again_and_again));
             for at in part.clone() {
                 let of_one = |renewals: &Vec<RenewReply>| renewals[at - part.start];
                 answers[at] = Some(outcome.as_ref().map(of_one).map_err(Error::clone));
             }
         }
-        let answers = answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(overtaken()))).collect();
-        self.redis.answered(checked, answers)
+        let answers = answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(again_and_again()))).collect();
+        Ok(self.redis.answered(checked, answers).into_iter().enumerate().collect())
     }
 
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
-        self.redis.layout.check(&lease.name)?;
-        let end = self.redis.end(lease.ttl);
-        let release = |found: &mut [Found], now, next: &mut dyn FnMut() -> u64| {
-            Ok(found[0].record.release(&lease.owner, linger, now, next))
-        };
-        let Done { outcome, repeated, .. } = self.transactions.transact(&[&lease.name], releases(lease), end, release).await?;
-        self.redis.counter.confirmed(&lease.owner);
-        let answer = Value::Int(i64::from(self.tell(outcome, end).await == ReleaseReply::Released));
-        released((answer, repeated))
-    }
-
-    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
+    async fn watch(&self, request: &Request, _: Instant) -> Result<BoxStream<'static, Notice>, Error> {
         self.redis.watch(request).await
-    }
-
-    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
-        if let Some(name) = name {
-            self.redis.layout.check(name)?;
-            return self.inspect_names(&[name]).await?.into_iter().filter_map(Result::transpose).collect();
-        }
-        let mut entries = Vec::new();
-        let mut scan = self.redis.scan("", "string");
-        while let Some(keys) = scan.next().await? {
-            let names: Vec<Name> = keys.iter().filter_map(|key| self.redis.name_of(key)).collect();
-            let found = self.inspect_names(&names.iter().collect::<Vec<_>>()).await?.into_iter().filter_map(Result::ok).flatten();
-            // A foreign lock looks like any other value.
-            entries.extend(
-                found.filter(|entry| !entry.waiters.is_empty() || entry.holders.iter().any(|holder| holder.fence.is_some())),
-            );
-        }
-        Ok(entries)
     }
 }
 
-impl fmt::Display for OptimisticStore {
+impl fmt::Display for Watched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.redis.fmt(f)
     }
 }
 
-impl fmt::Debug for OptimisticStore {
+impl fmt::Debug for Watched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OptimisticStore({:?})", self.redis)
+        write!(f, "Watched({:?})", self.redis)
     }
 }

@@ -4,24 +4,13 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use tenure::Error;
+pub(crate) use tenure::store::cas::Repeat;
 use tokio::time::Instant;
 
 use crate::transport::address::Address;
 use crate::transport::commands::Commands;
 use crate::transport::link::Link;
 use crate::transport::reply::Answers;
-
-/// Whether a pipeline that had no answer may be sent again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Repeat {
-    /// Running twice, or late, is as good as running once.
-    Freely,
-    /// Running late is not as good: send it again only if the first can no longer run. If it still can, the
-    /// caller has to know.
-    Settled,
-    /// Running twice is not as good.
-    Never,
-}
 
 /// An answered pipeline.
 pub(crate) struct Exchange {

@@ -15,7 +15,7 @@ use super::cluster::Members;
 use super::server::{How, Source, Statements};
 use super::statements::{CREATE, TABLE, patience, session_settings};
 use crate::advisory::AdvisoryStore;
-use crate::table::{self, Connection, Security, Settings, TableStore};
+use crate::table::{self, Connection, Security, Settings};
 
 const FORMS: &str = "mysql://user@host/database";
 /// The longest operation timeout without `timeout=`.
@@ -142,7 +142,7 @@ impl Options {
             ));
         }
         let connection = Connection::open(how, settings.create).await?;
-        Ok(Arc::new(TableStore::new(MySql { connection }, Listeners::default(), settings.terms)))
+        Ok(table::store(MySql { connection }, Listeners::default(), settings.terms))
     }
 
     /// Returns a [`Locker`] on the table.
@@ -230,5 +230,5 @@ pub async fn over(pool: mysql_async::Pool, parameters: &str) -> Result<Arc<dyn S
     let members = Members { writers_one: settings.writers_one, given: settings.members.clone() };
     let how = How { members, ..How::new(source, table, "the pool for mysql".to_owned()) };
     let connection = Connection::open(how, settings.create).await?;
-    Ok(Arc::new(TableStore::new(MySql { connection }, Listeners::default(), settings.terms)))
+    Ok(table::store(MySql { connection }, Listeners::default(), settings.terms))
 }

@@ -7,7 +7,7 @@ use mysql_async::prelude::FromValue;
 use tenure::Error;
 
 use crate::table::failure::unexpected;
-use crate::table::{self, Found};
+use crate::table::{self, Found, Seen};
 
 pub(super) fn column<T: FromValue>(row: &Row, at: usize) -> Result<T, Error> {
     let read = row.get_opt(at).ok_or_else(|| unexpected("it has too few columns"))?;
@@ -32,5 +32,5 @@ pub(super) fn found(row: &Row) -> Result<Found, Error> {
             record: text(row, 8)?,
         }),
     };
-    Ok(Found { now: Duration::from_micros(column(row, 0)?), floor: column(row, 1)?, name, row: found })
+    Seen { name, row: found }.found(Duration::from_micros(column(row, 0)?), column(row, 1)?)
 }

@@ -17,7 +17,7 @@ use super::source::{How, Source};
 use super::statements::{CREATE, TABLE};
 use super::tls;
 use crate::advisory::AdvisoryStore;
-use crate::table::{self, Connection, Security, Settings, TableStore};
+use crate::table::{self, Connection, Security, Settings};
 
 const FORMS: &str = "postgres://user@host/database";
 
@@ -210,7 +210,7 @@ pub async fn over(pool: impl super::Pool, parameters: &str) -> Result<Arc<dyn St
 async fn open(how: How, settings: &Settings) -> Result<Arc<dyn Store>, Error> {
     let listeners = how.listeners.clone();
     let connection = Connection::open(how, settings.create).await?;
-    Ok(Arc::new(TableStore::new(Postgres { connection }, listeners, settings.terms)))
+    Ok(table::store(Postgres { connection }, listeners, settings.terms))
 }
 
 /// Without secrets.

@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
 use crate::table::failure::unexpected;
-use crate::table::{self, Found, Tried};
+use crate::table::{self, Found, Seen, Tried};
 
 pub(super) fn column<'a, T: FromSql<'a>>(row: &'a Row, at: usize) -> Result<T, Error> {
     row.try_get(at).map_err(unexpected)
@@ -22,7 +22,7 @@ pub(super) fn tried(rows: &[Row]) -> Result<Tried<i64>, Error> {
     let row = rows.first().ok_or_else(|| unexpected("it has no row"))?;
     Ok(match column(row, 0)? {
         Some(done) => Tried::Done(done),
-        None => Tried::Found(found(row)?),
+        None => Tried::Other(Some(found(row)?)),
     })
 }
 
@@ -40,5 +40,5 @@ pub(super) fn found(row: &Row) -> Result<Found, Error> {
             record: column(row, 9)?,
         }),
     };
-    Ok(Found { now: Duration::from_micros(number(1)?), floor: number(2)?, name, row: found })
+    Seen { name, row: found }.found(Duration::from_micros(number(1)?), number(2)?)
 }

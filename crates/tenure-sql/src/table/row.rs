@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tenure::store::cas;
 use tenure::store::record::{Held, Record};
 use tenure::{Entry, Error, ErrorKind, Name, Owner, Share};
 
@@ -16,13 +17,12 @@ pub(crate) struct Row {
     pub(crate) record: Option<String>,
 }
 
-/// The state of a name, as a statement found it.
+/// The state of a name, as a statement found it. The database's clock counts since 1970.
+pub(crate) type Found = cas::Found<Seen>;
+
+/// What a statement found of a name.
 #[derive(Debug)]
-pub(crate) struct Found {
-    /// The database's clock, since 1970.
-    pub(crate) now: Duration,
-    /// The smallest counter that the next grant may have.
-    pub(crate) floor: u64,
+pub(crate) struct Seen {
     /// The name, if there is a row.
     pub(crate) name: Option<String>,
     pub(crate) row: Option<Row>,
@@ -69,20 +69,17 @@ impl State {
     }
 }
 
-impl Found {
-    /// The largest counter that the name has had.
-    pub(crate) fn counter(&self) -> u64 {
-        self.row.as_ref().map_or(0, |row| row.fence)
+impl Seen {
+    /// `floor`: the smallest counter that the next grant may have. It is above the database's clock as well, so that
+    /// fences rise after the table was lost.
+    pub(crate) fn found(self, now: Duration, floor: u64) -> Result<Found, Error> {
+        let (record, counter) = (self.record()?, self.row.as_ref().map_or(0, |row| row.fence));
+        let mut found = Found::new(record, now, counter, self);
+        found.floor = found.floor.max(Some(floor));
+        Ok(found)
     }
 
-    /// The counter of the grant after `last`.
-    ///
-    /// It is above the database's clock as well, so that fences rise after the table was lost.
-    pub(crate) fn next_counter(&self, last: u64) -> u64 {
-        last.saturating_add(1).max(self.floor)
-    }
-
-    pub(crate) fn record(&self) -> Result<Record, Error> {
+    fn record(&self) -> Result<Record, Error> {
         let Some(row) = &self.row else { return Ok(Record::default()) };
         if let Some(record) = &row.record {
             return Record::read(record.as_bytes())?.ok_or_else(|| odd("its record is none"));
@@ -90,18 +87,6 @@ impl Found {
         let Some(owner) = &row.owner else { return Ok(Record::default()) };
         let owner: Owner = owner.parse().map_err(|_| odd("its owner is none"))?;
         Ok(Record::new([Held::new(owner, Share::MUTEX, row.fence, span(row.since), span(row.until))], []))
-    }
-
-    /// The row that says what `record` does; `None` if the present one does.
-    pub(crate) fn write<'a>(&self, name: &'a Name, record: &Record, counter: u64) -> Option<Write<'a>> {
-        let state = State::of(record, counter, self.now);
-        if self.is_as(&state, counter) {
-            return None;
-        }
-        let was = self.row.as_ref().map_or(0, |row| row.version);
-        // A row that was swept and made again has a version that no row of its name had.
-        let version = if was == 0 { micros(self.now) } else { was + 1 };
-        Some(Write { name, was, version, fence: counter, state })
     }
 
     fn is_as(&self, state: &State, counter: u64) -> bool {
@@ -112,11 +97,26 @@ impl Found {
             && row.record == state.record
             && (is_free || row.since == state.since && row.until == state.until)
     }
+}
 
-    pub(crate) fn entry(&self) -> Result<Option<Entry>, Error> {
-        let Some(name) = &self.name else { return Ok(None) };
-        Ok(self.record()?.inspect(&Name::new(name)?, self.now))
+impl<'a> Write<'a> {
+    /// The row that says what the new record does; `None` if the present one does.
+    pub(crate) fn of(write: &cas::Write<'a, Seen>) -> Option<Self> {
+        let cas::Write { name, found, counter, .. } = *write;
+        let state = State::of(&found.record, counter, found.now);
+        if found.version.is_as(&state, counter) {
+            return None;
+        }
+        let was = found.version.row.as_ref().map_or(0, |row| row.version);
+        // A row that was swept and made again has a version that no row of its name had.
+        let version = if was == 0 { micros(found.now) } else { was + 1 };
+        Some(Write { name, was, version, fence: counter, state })
     }
+}
+
+pub(crate) fn entry(found: &Found) -> Result<Option<Entry>, Error> {
+    let Some(name) = &found.version.name else { return Ok(None) };
+    Ok(found.record.inspect(&Name::new(name)?, found.now))
 }
 
 fn odd(why: &str) -> Error {

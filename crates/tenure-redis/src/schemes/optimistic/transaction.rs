@@ -1,13 +1,16 @@
 //! Transactions by `WATCH`, `MULTI` and `EXEC`.
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use tenure::store::cas::Wrote;
 use tenure::{Error, ErrorKind, Fence, Name};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::{Instant, timeout_at};
 
-use super::found::Found;
+use super::found::{Found, Value, add_write, refused};
 use crate::native::counter::EPOCH;
 use crate::native::keys::Layout;
 use crate::native::reply::about_counter;
@@ -31,130 +34,55 @@ pub(super) struct TransactionConnection {
     redis: RedisStore,
     /// Transactions here may grant. Else the counter need not be usable.
     grants: bool,
-    turn: Mutex<()>,
+    /// The counter is far behind, so that the next transaction watches it to raise it.
+    far_behind: AtomicBool,
+    turn: Arc<Mutex<()>>,
 }
 
-/// A finished transaction.
-pub(super) struct Done<T> {
-    pub(super) outcome: T,
-    /// The grant counter before it.
-    pub(super) grant_seq: u64,
-    /// It was written once before, and nobody knows whether that was applied.
-    pub(super) repeated: bool,
-}
-
-/// One try of a transaction.
-pub(super) enum Tried<T> {
-    Done(Done<T>),
-    /// The counter is, and has to be watched to be raised.
-    FarBehind,
-    /// Another client was faster, or the connection was replaced on the way. `unheard`: nobody
-    /// knows whether this try was applied.
-    Overtaken {
-        unheard: bool,
-    },
-}
-
-/// State at the beginning of a transaction.
-struct Seen {
+/// A transaction that has begun: names are watched.
+pub(super) struct Begun {
     link: Arc<Link>,
-    now: Duration,
+    /// The counter at the server, the largest that was seen before, and what it has to be before it counts grants.
     counter: u64,
-    found: Vec<Found>,
+    seen: u64,
+    first: u64,
+    /// It has to be raised before it counts grants.
+    due: bool,
+    /// It is watched as well.
+    watched: bool,
+    sent_at: u64,
+    doubts: u64,
+    turn: std::sync::Mutex<Option<OwnedMutexGuard<()>>>,
 }
 
 impl TransactionConnection {
     pub(super) async fn open(settings: &Settings, redis: &RedisStore, grants: bool) -> Result<Self, Error> {
-        Ok(Self { connection: settings.open().await?, redis: redis.clone(), grants, turn: Mutex::default() })
+        let (connection, redis) = (settings.open().await?, redis.clone());
+        Ok(Self { connection, redis, grants, far_behind: AtomicBool::default(), turn: Arc::default() })
     }
 
     pub(super) fn has_late_commands(&self) -> bool {
         self.connection.has_late_commands()
     }
 
-    pub(super) async fn turn(&self, end: Instant) -> Result<MutexGuard<'_, ()>, Error> {
-        let in_time = timeout_at(end, self.turn.lock()).await.ok().filter(|_| Instant::now() < end);
-        in_time.ok_or_else(|| Error::unavailable("other transactions of this process took all the time there was"))
-    }
-
-    /// Applies `change` to the state of the names, and writes all of it or nothing.
+    /// Watches the names and reads what is there. The transaction ends when all of it is dropped.
     ///
     /// # Cancel safety
-    /// A written change stays. The next transaction ends a watch that is left.
-    pub(super) async fn transact<T: Send>(
-        &self,
-        names: &[&Name],
-        repeat: Repeat,
-        end: Instant,
-        mut change: impl FnMut(&mut [Found], Duration, &mut dyn FnMut() -> u64) -> Result<T, Error> + Send,
-    ) -> Result<Done<T>, Error> {
-        let _turn = self.turn(end).await?;
-        let (mut watched, mut repeated) = (false, false);
-        while Instant::now() < end {
-            let tried = self.attempt(names, watched, repeat, end, &mut change).await;
-            match tried.map_err(|error| if repeated { error.maybe_applied() } else { error })? {
-                Tried::Done(done) => return Ok(Done { repeated: repeated || done.repeated, ..done }),
-                Tried::FarBehind => watched = true,
-                Tried::Overtaken { unheard } => (watched, repeated) = (false, repeated || unheard),
-            }
-        }
-        Err(if repeated { overtaken().maybe_applied() } else { overtaken() })
-    }
-
-    /// Reads once, applies `change`, and writes unless another client was faster. If `watched`, the
-    /// counter is watched as well.
-    pub(super) async fn attempt<T: Send>(
-        &self,
-        names: &[&Name],
-        watched: bool,
-        repeat: Repeat,
-        end: Instant,
-        change: &mut (impl FnMut(&mut [Found], Duration, &mut dyn FnMut() -> u64) -> Result<T, Error> + Send),
-    ) -> Result<Tried<T>, Error> {
+    /// The next transaction ends a watch that is left.
+    pub(super) async fn begin(&self, names: &[&Name], end: Instant) -> Result<Vec<Found>, Error> {
+        let in_time = timeout_at(end, Arc::clone(&self.turn).lock_owned()).await.ok().filter(|_| Instant::now() < end);
+        let late = || Error::unavailable("other transactions of this process took all the time there was");
+        let turn = in_time.ok_or_else(late)?;
+        let watched = self.far_behind.swap(false, Ordering::Relaxed);
         let (seen, sent_at) = (self.redis.counter.largest(), now_ms());
-        let Seen { link, now, counter, mut found } = self.see(names, watched, end).await?;
-        let doubts = link.doubts();
-        let due = counter < seen || link.due_raise(sent_at, self.redis.counter.pushed_at()).is_some();
-        let first = if due { counter.max(within(seen, micros(now))).max(micros(now)) } else { counter };
-        let mut last = first;
-        let mut next = || {
-            last += 1;
-            last
-        };
-        let outcome = change(&mut found, now, &mut next)?;
-        let grants = last > first;
-        if grants && !watched && first - counter > NEAR {
-            return Ok(Tried::FarBehind);
-        }
-        let done = |repeated| Tried::Done(Done { outcome, grant_seq: counter, repeated });
-        let Some(writes) = self.writes(names, &found, now, if grants { last - counter } else { 0 }) else {
-            return Ok(done(false));
-        };
-        // On another connection nothing is watched.
-        let write = |to: &Link| if std::ptr::eq(to, &raw const *link) { writes.clone() } else { Commands::of(&[b"PING"]) };
-        let Exchange { link: asked, answers, repeated } = self.connection.exchange(end, repeat, write).await?;
-        if Arc::ptr_eq(&asked, &link) && executed(answers)?.is_some() {
-            // A counter that was not written does not count.
-            if due && grants {
-                self.redis.counter.raised(seen, first, sent_at);
-                link.raised(sent_at, doubts);
-            }
-            self.redis.counter.saw(if grants { last } else { counter }, now_ms());
-            return Ok(done(repeated));
-        }
-        Ok(Tried::Overtaken { unheard: repeated })
-    }
-
-    /// Watches the names and reads what is there.
-    async fn see(&self, names: &[&Name], counter_too: bool, end: Instant) -> Result<Seen, Error> {
         let ask = |_: &Link| {
             let mut commands = Commands::new();
             // Ends the watch of an abandoned transaction.
             commands.add(&[b"UNWATCH"]);
             let counter_key = self.redis.layout.counter.as_bytes();
-            commands.begin(1 + names.len() + usize::from(counter_too));
+            commands.begin(1 + names.len() + usize::from(watched));
             commands.word(b"WATCH");
-            if counter_too {
+            if watched {
                 commands.word(counter_key);
             }
             for name in names {
@@ -174,7 +102,67 @@ impl TransactionConnection {
         let counter = if self.grants { counter? } else { counter.unwrap_or_default() };
         self.redis.counter.saw(counter, now_ms());
         let (now, found) = read_found(answers.collect())?;
-        Ok(Seen { link, now, counter, found: found.into_iter().collect::<Result<_, _>>()? })
+        let doubts = link.doubts();
+        let due = counter < seen || link.due_raise(sent_at, self.redis.counter.pushed_at()).is_some();
+        let first = if due { counter.max(within(seen, micros(now))).max(micros(now)) } else { counter };
+        let begun = Arc::new(Begun {
+            link,
+            counter,
+            seen,
+            first,
+            due,
+            watched,
+            sent_at,
+            doubts,
+            turn: std::sync::Mutex::new(Some(turn)),
+        });
+        let begin = |mut found: Found| {
+            (found.counter, found.floor) = (counter, Some(first + 1));
+            found.version.begun = Some(Arc::clone(&begun));
+            found
+        };
+        found.into_iter().map(|found| found.map(begin)).collect()
+    }
+
+    /// Writes the new states unless another client was faster. `last`: the largest number of a grant, if there was one.
+    ///
+    /// # Cancel safety
+    /// A written change stays.
+    pub(super) async fn write(
+        &self,
+        states: &[(&Name, &Found)],
+        last: Option<u64>,
+        repeat: Repeat,
+        end: Instant,
+    ) -> Result<Wrote<Value>, Error> {
+        let Some(begun) = states.first().and_then(|(_, found)| found.version.begun.as_ref()) else {
+            return Ok(Wrote::nothing());
+        };
+        if last.is_some() && !begun.watched && begun.first - begun.counter > NEAR {
+            self.far_behind.store(true, Ordering::Relaxed);
+            return Ok(Wrote::nothing());
+        }
+        let Some(writes) = self.writes(states, last.map_or(0, |last| last - begun.counter)) else {
+            return Ok(Wrote::all());
+        };
+        // On another connection nothing is watched.
+        let write = |to: &Link| if std::ptr::eq(to, &raw const *begun.link) { writes.clone() } else { Commands::of(&[b"PING"]) };
+        let Exchange { link: asked, answers, repeated } = self.connection.exchange(end, repeat, write).await?;
+        // What follows needs no watch.
+        drop(begun.turn.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if !Arc::ptr_eq(&asked, &begun.link) || executed(answers)?.is_none() {
+            return Ok(Wrote::nothing().with_unheard(repeated));
+        }
+        // A counter that was not written does not count.
+        if begun.due && last.is_some() {
+            self.redis.counter.raised(begun.seen, begun.first, begun.sent_at);
+            begun.link.raised(begun.sent_at, begun.doubts);
+        }
+        self.redis.counter.saw(last.unwrap_or(begun.counter), now_ms());
+        for held in states.iter().flat_map(|(_, found)| found.record.holders()) {
+            self.redis.counter.confirmed(&held.owner);
+        }
+        Ok(Wrote::all().with_unheard(repeated))
     }
 
     /// Reads the counter from its stored digits.
@@ -186,11 +174,11 @@ impl TransactionConnection {
     }
 
     /// The commands that write the changes. None if there are none.
-    fn writes(&self, names: &[&Name], found: &[Found], now: Duration, grants: u64) -> Option<Commands> {
+    fn writes(&self, states: &[(&Name, &Found)], grants: u64) -> Option<Commands> {
         let mut commands = Commands::new();
         commands.add(&[b"MULTI"]);
-        for (name, found) in names.iter().zip(found) {
-            found.add_write(&mut commands, &self.redis.layout.of(name).name(), now);
+        for (name, found) in states {
+            add_write(found, &mut commands, &self.redis.layout.of(name).name());
         }
         if commands.count() == 1 {
             return None;
@@ -223,15 +211,11 @@ pub(super) fn read_found(answers: Answers) -> Result<(Duration, Vec<Result<Found
     let mut all = Vec::with_capacity(answers.len() / 2);
     while let (Some(value), Some(left)) = (answers.next(), answers.next()) {
         all.push(match read(value) {
-            Err(error) if error.kind() == ErrorKind::Mismatch => Ok(Found::of_another_type(error)),
-            value => value.and_then(|value| Found::new(value, read(left)?, now)),
+            Err(error) if error.kind() == ErrorKind::Mismatch => Ok(refused(error, now)),
+            value => value.and_then(|value| super::found::read(value, read(left)?, now)),
         });
     }
     Ok((now, all))
-}
-
-pub(super) fn overtaken() -> Error {
-    Error::overloaded("others changed the name again and again")
 }
 
 /// A seen counter if the clock explains it, else 0: one bad value must not use up the numbers. As
@@ -245,4 +229,10 @@ fn within(seen: u64, micros: u64) -> u64 {
 /// more than a century ahead.
 fn micros(now: Duration) -> u64 {
     u64::try_from(now.saturating_sub(EPOCH).as_micros()).ok().filter(|micros| *micros <= Fence::MAX_COUNTER / 2).unwrap_or(0)
+}
+
+impl fmt::Debug for Begun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Begun").field("counter", &self.counter).finish_non_exhaustive()
+    }
 }
