@@ -32,7 +32,7 @@ const TURNS: usize = 64;
 pub(crate) struct Connection {
     host: String,
     port: u16,
-    credentials: Credentials,
+    pub(crate) credentials: Credentials,
     state: Mutex<State>,
     /// One caller connects, and the others wait for it.
     opening: tokio::sync::Mutex<()>,
