@@ -28,7 +28,7 @@ const LATE: Duration = Duration::from_secs(10);
 pub(crate) struct Connection {
     host: String,
     port: u16,
-    credentials: Credentials,
+    pub(crate) credentials: Credentials,
     state: Mutex<State>,
     /// One caller connects, and the others wait for it.
     opening: tokio::sync::Mutex<()>,

@@ -37,6 +37,8 @@ pub enum Scheme {
 pub struct Options {
     pub(crate) servers: Vec<Host>,
     pub(crate) credentials: Credentials,
+    /// The credentials at each server. Stores that are opened one after another count its refusals together.
+    pub(crate) logins: Vec<Credentials>,
     pub(crate) scheme: Scheme,
     pub(crate) prefix: String,
     pub(crate) timeout: Option<Duration>,
@@ -86,14 +88,15 @@ impl Options {
         }
         let mut options = Self {
             servers,
-            credentials: login.into(),
+            credentials: Credentials::default(),
+            logins: Vec::new(),
             scheme: Scheme::default(),
             prefix: String::new(),
             timeout: None,
             poll_interval: Duration::from_millis(100),
         };
         Self::read_parameters(&mut options, parameters)?;
-        Ok(options)
+        Ok(options.credentials(login))
     }
 
     /// Sets how to log in, at each server. What these credentials lack is taken from the URL.
@@ -102,6 +105,7 @@ impl Options {
     #[must_use]
     pub fn credentials(mut self, credentials: impl Into<Credentials>) -> Self {
         self.credentials = credentials.into().or(&self.credentials);
+        self.logins = self.servers.iter().map(|_| self.credentials.or(&Credentials::default())).collect();
         self
     }
 }
@@ -130,6 +134,8 @@ impl fmt::Debug for Options {
 
 #[cfg(test)]
 mod tests {
+    use tenure::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -146,6 +152,23 @@ mod tests {
         let options = Options::parse("memcached://u:s%203@h?scheme=add&prefix=a%20b&poll_interval=5ms").unwrap();
         assert_eq!((options.scheme, &*options.prefix), (Scheme::Add, "a b"));
         assert_eq!(options.credentials.fixed(), Some(Login::new("u", "s 3")));
+    }
+
+    /// A command that waits for its store opens it again and again.
+    #[tokio::test(start_paused = true)]
+    async fn refusals_of_a_server_count_over_several_stores() {
+        let asking = Credentials::asking("the test", || async { Ok::<_, Error>(Login::of_password("wrong")) }).patient();
+        let options = Options::parse("memcached://a,b").unwrap().credentials(asking);
+        let refused = async |at: usize| {
+            let servers = crate::servers::Servers::new(&options.clone());
+            let refuse = |_| async { Err::<(), _>(Error::refused("no")) };
+            servers.all[at].credentials.log_in(refuse).await.unwrap_err().kind()
+        };
+        for kind in [ErrorKind::Unavailable, ErrorKind::Unavailable, ErrorKind::Refused] {
+            assert_eq!(refused(0).await, kind);
+            tokio::time::advance(Duration::from_secs(60)).await;
+        }
+        assert_eq!(refused(1).await, ErrorKind::Unavailable, "another server");
     }
 
     #[test]

@@ -29,11 +29,8 @@ pub(crate) struct Servers {
 
 impl Servers {
     pub(crate) fn new(options: &Options) -> Self {
-        let all = options
-            .servers
-            .iter()
-            .map(|Host { name, port }| Connection::new(name, *port, options.credentials.or(&Credentials::default())))
-            .collect();
+        let connection = |(server, login): (&Host, &Credentials)| Connection::new(&server.name, server.port, login.clone());
+        let all = options.servers.iter().zip(&options.logins).map(connection).collect();
         Self { all, ring: Ring::new(&options.servers) }
     }
 

@@ -10,7 +10,7 @@ pub(crate) mod durability;
 mod durable;
 pub(crate) mod first_contact;
 pub(crate) mod foreign;
-mod inspect;
+pub(crate) mod inspect;
 pub(crate) mod keys;
 pub(crate) mod node;
 mod notes;

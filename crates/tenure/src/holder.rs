@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::setters::setters;
-use crate::{Fence, Owner, Share, format_duration};
+use crate::{Error, Fence, Name, Owner, Share, format_duration};
 
 /// A holder of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,12 +22,22 @@ pub struct Holder {
     pub age: Option<Duration>,
     /// It holds for as long as its session at the store lives, which has no end that the store tells.
     pub of_session: bool,
+    /// It holds or it does not: fewer servers of a quorum know it than it needs, and the others do not answer or do not vote.
+    pub in_doubt: bool,
 }
 
 impl Holder {
     /// Makes a holder of which only the share is known.
     pub const fn new(owner: Owner, share: Share) -> Self {
-        Self { owner, share, fence: None, ttl: None, age: None, of_session: false }
+        Self { owner, share, fence: None, ttl: None, age: None, of_session: false, in_doubt: false }
+    }
+
+    pub(crate) fn check_certain(&self, name: &Name) -> Result<(), Error> {
+        if !self.in_doubt {
+            return Ok(());
+        }
+        let what = format!("too few servers could be asked whether {:?} is held by {}", name.as_str(), self.owner);
+        Err(Error::unavailable(what).with_hint("look at `tenure show --servers`"))
     }
 }
 
@@ -36,6 +46,7 @@ setters! { Holder:
     with_ttl(ttl: impl Into<Option<Duration>>),
     with_age(age: impl Into<Option<Duration>>),
     with_of_session(of_session: bool),
+    with_in_doubt(in_doubt: bool),
 }
 
 impl fmt::Display for Holder {
@@ -49,6 +60,9 @@ impl fmt::Display for Holder {
             Some(label) => f.write_str(label)?,
             None if self.of_session => write!(f, "{}", self.owner)?,
             None => write!(f, "another client (value {:?})", self.owner.to_string())?,
+        }
+        if self.in_doubt {
+            f.write_str(", perhaps: too few servers could be asked")?;
         }
         if let Some(age) = self.age {
             write!(f, ", for {}", format_duration(age))?;

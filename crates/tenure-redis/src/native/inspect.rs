@@ -29,20 +29,45 @@ const LONGEST_OURS: usize = 256;
 /// Field of the hash beside a name of which there are shares.
 const CAPACITY: &[u8] = b"##";
 
+/// The locks that a list has found so far.
+#[derive(Default)]
+pub(crate) struct Listed {
+    entries: Vec<Entry>,
+    refused: Option<Error>,
+}
+
+impl Listed {
+    /// Adds what looks like ours. A key of another type is no lock.
+    pub(crate) fn add(&mut self, found: Vec<Result<Option<Entry>, Error>>, is_ours: impl Fn(&Entry) -> bool) {
+        for answer in found {
+            match answer {
+                Ok(entry) => self.entries.extend(entry.filter(&is_ours)),
+                Err(error) if error.kind() == ErrorKind::Refused => self.refused = Some(error),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// The locks. A user may have the rights for some keys only. But if nothing could be read, the list is not empty.
+    pub(crate) fn end(self) -> Result<Vec<Entry>, Error> {
+        self.refused.filter(|_| self.entries.is_empty()).map_or(Ok(self.entries), Err)
+    }
+}
+
 impl RedisStore {
     /// Every lock of ours, recognised by its value or by the keys beside it.
     pub(crate) async fn inspect_all(&self) -> Result<Vec<Entry>, Error> {
-        let mut entries = Vec::new();
+        let mut listed = Listed::default();
         for kind in ["string", "zset"] {
             let mut scan = self.scan("", kind);
             while let Some(keys) = scan.next().await? {
                 let names = keys.iter().filter_map(|key| self.name_of(key)).collect();
                 let names = self.that_look_ours(names, kind).await?;
-                let found = self.answers_about(&names, kind == "zset").await?.into_iter().filter_map(Result::ok).flatten();
-                entries.extend(found.filter(|entry| entry.holders.iter().any(|h| h.owner.is_generated())));
+                let found = self.answers_about(&names, kind == "zset").await?;
+                listed.add(found, |entry| entry.holders.iter().any(|holder| holder.owner.is_generated()));
             }
         }
-        Ok(entries)
+        listed.end()
     }
 
     /// Keeps the names that may be locks of ours. Most keys of a server are no locks, so this costs

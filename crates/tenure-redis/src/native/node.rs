@@ -102,7 +102,7 @@ impl RedisNode {
         }
     }
 
-    /// As [`enter`](Self::enter). None if the connection was replaced meanwhile: the run id may be that of a server which is gone.
+    /// As [`enter`](Self::enter). None if the connection was replaced meanwhile: the run id may be that of another server.
     async fn enter_once(&self, end: Instant) -> Result<Option<Memory>, Error> {
         let ask = |_: &Link| {
             let mut commands = Commands::new();
@@ -115,7 +115,11 @@ impl RedisNode {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|e| Error::unavailable("the system gave no random bytes").with_source(e))?;
         let loss = format!("{:016x}", u64::from_ne_bytes(random));
-        let call = |_: &Link, form| {
+        let call = |to: &Link, form| {
+            if !std::ptr::eq(to, &raw const *link) {
+                // It may be another server, which would take this run for an earlier one of its own.
+                return Commands::of(&[b"PING"]);
+            }
             let keys = [&self.store.layout.memory, &self.store.layout.ends].map(|key| whole(key.as_bytes()));
             scripts::call(&scripts::NODE_ENTER, form, &keys, &[&run.process, &loss, &run.past].map(String::as_bytes))
         };

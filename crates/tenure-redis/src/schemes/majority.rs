@@ -13,6 +13,7 @@ use redis::Value;
 use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, Lease, Name, Share};
 
+use crate::native::inspect::Listed;
 use crate::native::renew::At;
 use crate::native::reply::{holder, released, releases};
 use crate::native::store::RedisStore;
@@ -113,13 +114,11 @@ impl Store for MajorityStore {
             }
         }
         let names: Vec<Name> = names.into_iter().collect();
-        let mut entries = Vec::new();
+        let mut listed = Listed::default();
         for some in names.chunks(TOGETHER) {
-            // A key of another type is no lock.
-            entries.extend(self.look(some).await?.into_iter().filter_map(Result::ok).flatten());
+            listed.add(self.look(some).await?, |entry| entry.holders.iter().any(|holder| holder.owner.is_generated()));
         }
-        entries.retain(|entry| entry.holders.iter().any(|holder| holder.owner.is_generated()));
-        Ok(entries)
+        listed.end()
     }
 }
 

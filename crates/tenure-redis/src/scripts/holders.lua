@@ -88,6 +88,32 @@ local function drop(owner, weight)
   end
 end
 
+-- Counts what a share weighs as free, before `depart` removes it. Returns whether no holder is left then.
+local function forgo(weight)
+  total = total - weight
+  if total > 0 then
+    return false
+  end
+  kind, total = nil, 0
+  return true
+end
+
+-- Removes a share that `forgo` has counted as free, and which was the only one if it is `alone`. It goes behind all that the
+-- release writes: in a slot of a cluster that moves, the server ends a script that touches a key again that it has deleted.
+local function depart(owner, weight, alone)
+  if not holder then
+    redis.call('ZREM', name, owner)
+  end
+  if not kind then
+    redis.call('DEL', shares)
+    return
+  end
+  redis.call('HDEL', shares, '=' .. owner, '@' .. owner)
+  if not alone then
+    redis.call('HINCRBY', shares, '#', digits(-weight))
+  end
+end
+
 -- Drops leases that have ended, of `count` in all.
 local function reap(count)
   local ended = redis.call('ZCOUNT', name, '-inf', digits(now))

@@ -91,19 +91,23 @@ local function join(owner, entry, queued)
   store_entry(owner, entry)
 end
 
--- The first waiter behind `at` others.
+-- The first waiter behind `at` others, its entry, and the one behind it. The queue is not read again once its last entry is gone:
+-- see `depart`.
 local function waiter(at)
   while patience > 0 do
-    local owner = redis.call('ZRANGE', queue, at, at)[1]
+    local owner, next = unpack(redis.call('ZRANGE', queue, at, at + 1))
     if not owner then
       return nil
     end
     local entry = entry_of(owner)
     if entry and entry.till > now then
-      return owner, entry
+      return owner, entry, next
     end
     dequeue(owner)
     patience = patience - 1
+    if not next then
+      return nil
+    end
   end
 end
 
@@ -121,9 +125,10 @@ end
 -- passed over and stays: its next heartbeat takes what is free. Returns the counter of `me`, false
 -- if `me` was not served, nil and the reason if no grant can be counted.
 local function serve(me, my_ttl)
-  local at, mine, left = 0, false, AT_ONCE
-  while left > 0 and not holder do
-    local owner, entry = waiter(at)
+  local at, mine, left, more = 0, false, AT_ONCE, true
+  while left > 0 and more and not holder do
+    local owner, entry
+    owner, entry, more = waiter(at)
     if not owner or kind_of(entry.capacity) ~= kind_of(capacity) or not fits(entry.weight, entry.capacity) then
       break
     elseif owner ~= me and is_deaf(entry.channel) then

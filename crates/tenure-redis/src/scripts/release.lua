@@ -26,21 +26,20 @@ local function release(keys, args)
   end
   local lingering = 'linger:' .. owner
   local held, of = weight_of(owner)
-  if held and linger == '0' then
-    if holder then
-      -- The next mutex overwrites it; else it is deleted.
-      holder, leftover = false, true
-    else
-      drop(owner, held)
+  local share, alone = held and not holder, false
+  if share then
+    -- Changes nothing. But it is a write that a server out of memory allows, and then it allows all that follow.
+    redis.call('ZREM', name, lingering)
+    alone = forgo(held)
+    if linger ~= '0' then
+      hold(lingering, held, of, linger)
     end
+  elseif held and linger == '0' then
+    -- The next mutex overwrites it; else it is deleted.
+    holder, leftover = false, true
   elseif held then
-    if holder then
-      -- The first write must be one that a server out of memory allows, as PEXPIRE. Then it allows
-      -- SET.
-      redis.call('PEXPIRE', name, linger)
-    else
-      drop(owner, held)
-    end
+    -- As with a share, the first write is allowed.
+    redis.call('PEXPIRE', name, linger)
     hold(lingering, held, of, linger)
   elseif weight_of(lingering) then
     return 1
@@ -48,7 +47,9 @@ local function release(keys, args)
     return 0
   end
   serve()
-  if leftover then
+  if share then
+    depart(owner, held, alone)
+  elseif leftover then
     redis.call('DEL', name, shares)
   end
   settle()

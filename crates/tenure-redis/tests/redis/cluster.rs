@@ -834,33 +834,40 @@ async fn a_lease_is_handed_over_in_a_slot_that_moves() {
     let locks = Locker::new(Options::parse(&patient(&cluster.url())).unwrap().open().await.unwrap());
     let slot = slot_of(&cluster, b"door");
     let (mut mover, handle) = (cluster.mover(), tokio::runtime::Handle::current());
-    for share in [Share::MUTEX, Share::READ] {
+    let (all, one, linger) = (Share::from_parts(2, 2).unwrap(), Share::from_parts(1, 2).unwrap(), Duration::from_secs(3));
+    let none = Duration::ZERO;
+    for (share, next, linger) in [
+        (Share::MUTEX, Share::MUTEX, none),
+        (Share::READ, Share::MUTEX, none),
+        (all, one, none),
+        (Share::READ, Share::MUTEX, linger),
+    ] {
         let from = cluster.serving(slot).unwrap();
         let first = locks.lock("door", share).acquire().await.unwrap().into_lease();
         // The number of the second owner is noted.
         let lease = locks.adopt(&first).await.unwrap().into_lease();
         let told = Arc::new(Notify::new());
         let tells = Arc::clone(&told);
-        let waiter = tokio::spawn(locks.mutex("door").on_wait(move |_| tells.notify_one()).acquire());
+        let waiter = tokio::spawn(locks.lock("door", next).on_wait(move |_| tells.notify_one()).acquire());
         told.notified().await;
-        let released = tokio::task::block_in_place(|| {
-            let mut released = None;
+        let released_at = tokio::task::block_in_place(|| {
+            let mut released_at = None;
             mover.move_slot_by(
                 slot,
                 from,
                 1 - from,
                 |keys| keys.truncate(0),
                 || {
-                    let adopted = handle.block_on(locks.adopt(&lease)).expect("it is handed over");
-                    released = Some(handle.block_on(adopted.release()));
+                    let adopted = handle.block_on(locks.adopt(&lease)).expect("it is handed over").into_lease();
+                    let released = handle.block_on(locks.release_lingering(&adopted, linger));
+                    assert!(matches!(released, Ok(ReleaseOutcome::Released)), "{share:?} for {linger:?}: {released:?}");
+                    released_at = Some(Instant::now());
                 },
             );
-            released.unwrap()
+            released_at.unwrap()
         });
-        // The last share goes, and its keys with it, before a waiter is served.
-        let is_cut = |outcome: &ReleaseOutcome| format!("{outcome:?}").contains("being moved");
-        let released = released.unwrap();
-        assert_eq!(is_cut(&released), share == Share::READ, "{released:?}");
-        timeout(LONG, waiter).await.expect("it is served").unwrap().unwrap().release().await.unwrap();
+        let served = timeout(LONG, waiter).await.expect("it is served").unwrap().unwrap();
+        assert!(released_at.elapsed() >= linger, "{:?} of a linger of {linger:?}", released_at.elapsed());
+        served.release().await.unwrap();
     }
 }

@@ -290,6 +290,10 @@ async fn one_forbidden_lease_does_not_fail_its_batch() {
             Err(error) => assert!(i == 77 && error.kind() == ErrorKind::Refused, "lease {i}: {error}"),
         }
     }
+    server.cli("ACL SETUSER app ~{*}:*");
+    assert_eq!(store.inspect(None).await.unwrap().len(), 249, "what may be read is listed");
+    server.cli("ACL SETUSER app resetkeys ~other:*");
+    assert_eq!(store.inspect(None).await.unwrap_err().kind(), ErrorKind::Refused, "none of them is not the same as no lock");
 }
 
 /// The same on a slow link: all that happens for the guilty lease fits into the time there is for the others.

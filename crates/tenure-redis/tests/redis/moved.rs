@@ -34,6 +34,30 @@ async fn two_servers_of_a_quorum_may_swap_their_addresses() {
     }
 }
 
+/// The connection breaks at each command in turn, and leads to another server from then on. That one is asked who it is before it is
+/// told anything: it would take the name of the first for its own of an earlier run, and its locks for lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_comes_to_an_address_goes_on_voting() {
+    let servers: Vec<RedisServer> = (0..4).map(|_| RedisServer::start()).collect();
+    let name = Proxy::start(servers[0].addr());
+    let url =
+        |first: &dyn std::fmt::Display| format!("quorum+redis://{first},{},{}?timeout=2s", servers[2].addr(), servers[3].addr());
+    for first in [servers[0].addr(), servers[1].addr()] {
+        admit(&url(&first));
+    }
+    for k in 1..=8 {
+        name.lead_to(servers[0].addr());
+        let quorum = Options::parse(&url(&name.addr())).unwrap().quorum().await.unwrap();
+        name.lead_to(servers[1].addr());
+        name.cut_at(k);
+        quorum.memories().await;
+        let votes = |server: &RedisServer| !server.cli("HGET tenure:node floor").is_empty();
+        assert!(servers.iter().all(votes), "cut at command {k}: {}", servers[1].cli("HGETALL tenure:node"));
+        name.heal();
+        name.cut();
+    }
+}
+
 /// Each is provoked on a server. A wait goes on after the first kind, and ends with the second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_server_answers_has_a_class() {

@@ -341,7 +341,9 @@ impl Observer {
         let entries = self.session.call_without_lease(self.session.store.inspect(Some(&self.name))).await?;
         let holders = entries.into_iter().find(|entry| entry.name == self.name).map(|entry| entry.holders).unwrap_or_default();
         let leads = |holder: &Holder| holder.share.is_exclusive() && holder.owner.lingers_after().is_none();
-        let Some(Holder { owner, fence, ttl, .. }) = holders.into_iter().find(leads) else { return Ok((None, None)) };
+        let Some(leader) = holders.into_iter().find(leads) else { return Ok((None, None)) };
+        leader.check_certain(&self.name)?;
+        let Holder { owner, fence, ttl, .. } = leader;
         Ok((Some(Leader { owner, fence }), ttl))
     }
 }

@@ -105,9 +105,10 @@ impl Guard {
         let entries = self.core.session.call_without_lease(self.core.session.store.inspect(Some(self.name()))).await?;
         // The share of a guard only shrinks, so the store had at least this much when it answered.
         let claimed = self.share();
-        let ours = |holder: &Holder| holder.owner == *self.token() && holder.share.covers(claimed);
-        if !entries.iter().flat_map(|entry| &entry.holders).any(ours) {
-            self.core.session.watchdog.end(self.id, EndReason::Gone);
+        let is_ours = |holder: &&Holder| holder.owner == *self.token() && holder.share.covers(claimed);
+        match entries.iter().flat_map(|entry| &entry.holders).find(is_ours) {
+            None => self.core.session.watchdog.end(self.id, EndReason::Gone),
+            Some(holder) => holder.check_certain(self.name())?,
         }
         self.check()
     }

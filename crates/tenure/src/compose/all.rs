@@ -287,25 +287,32 @@ impl Store for AllOf {
     async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
         let end = Instant::now() + self.limit(Duration::MAX);
         let found = join_all(self.stores.iter().map(|store| until(end, store, store.inspect(name)))).await;
-        let mut names: HashMap<Name, Vec<Holder>> = HashMap::new();
+        let mut names: HashMap<Name, Vec<(Holder, usize)>> = HashMap::new();
         for (at, found) in found.into_iter().enumerate() {
             for entry in found? {
                 let holders = names.entry(entry.name).or_default();
                 entry.holders.into_iter().for_each(|holder| add(holders, self.seen(at, holder)));
             }
         }
-        let mut entries: Vec<Entry> = names.into_iter().map(|(name, holders)| Entry::new(name, holders, Vec::new())).collect();
+        let holder = |(holder, known): (Holder, usize)| {
+            // It keeps the name taken where it is known, and does not hold it.
+            let is_left = known < self.stores.len() && holder.owner.lingers_after().is_none();
+            Holder { owner: if is_left { holder.owner.lingering() } else { holder.owner }, ..holder }
+        };
+        let entry = |(name, holders): (Name, Vec<_>)| Entry::new(name, holders.into_iter().map(holder).collect(), Vec::new());
+        let mut entries: Vec<Entry> = names.into_iter().map(entry).collect();
         entries.retain(Entry::is_in_use);
         Ok(entries)
     }
 }
 
-/// Adds a holder that one more store knows. Its lease lasts as long as the shortest.
-fn add(holders: &mut Vec<Holder>, holder: Holder) {
-    let Some(known) = holders.iter_mut().find(|known| known.owner == holder.owner) else {
-        holders.push(holder);
+/// Adds a holder that one more store knows, and counts those. Its lease lasts as long as the shortest.
+fn add(holders: &mut Vec<(Holder, usize)>, holder: Holder) {
+    let Some((known, stores)) = holders.iter_mut().find(|(known, _)| known.owner == holder.owner) else {
+        holders.push((holder, 1));
         return;
     };
+    *stores += 1;
     known.ttl = match (known.ttl, holder.ttl) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),

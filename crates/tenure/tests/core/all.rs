@@ -208,6 +208,20 @@ async fn one_store_that_forgets_gives_the_name_to_nobody_else() {
     assert_eq!(world.taken().await, [false, false]);
 }
 
+/// It keeps the name taken at the other.
+#[tokio::test]
+async fn what_one_store_has_lost_is_held_by_nobody() {
+    let world = two();
+    let locks = Locker::new(world.both.clone());
+    let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
+    guard.verify().await.unwrap();
+    let lease = Lease::new(guard.name().clone(), guard.token().clone(), Share::MUTEX, LONG);
+    assert_eq!(release(world.second.inner(), &lease).await, ReleaseReply::Released);
+    let entry = locks.inspect("door").await.unwrap().expect("it is not free");
+    assert_eq!(entry.holders[0].owner, guard.token().lingering());
+    assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
 #[tokio::test]
 async fn a_guard_ends_when_one_store_has_lost_its_lease() {
     for first in [true, false] {

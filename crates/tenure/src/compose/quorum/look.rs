@@ -66,7 +66,8 @@ impl Quorum {
             let fence = same.iter().filter_map(|holder| holder.fence).find(|fence| self.features.fence && agreed(fence));
             let silent = self.nodes.len() - voted;
             // A node takes the age from its number, which counts from another moment here.
-            (known + silent >= need).then(|| same.swap_remove(need.min(same.len()) - 1).with_fence(fence).with_age(None))
+            let holder = || same.swap_remove(need.min(same.len()) - 1).with_fence(fence).with_age(None);
+            (known + silent >= need).then(holder).map(|holder| holder.with_in_doubt(known < need))
         };
         holders.into_iter().filter_map(held).collect()
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::planting::{Want, begin};
 use super::round::{Round, Until};
@@ -35,26 +35,34 @@ const ROUNDS: u32 = 4;
 
 impl Quorum {
     /// Takes the name at a majority. If several callers take over one lease at the same moment, each may find it at too few nodes,
-    /// and hands it back there. Each then tries again after a random pause, whose limit doubles.
+    /// and hands it back there. Each then tries again after a random pause, whose limit doubles. The last try begins in the first
+    /// half of the time.
     pub(super) async fn take(&self, request: &Request) -> Result<AcquireReply, Error> {
-        let mut tries = 1;
+        let (need, until, mut tries) = (self.need(request.share)?, self.until(request.ttl), 1);
+        let half = until.end - until.end.saturating_duration_since(Instant::now()) / 2;
         loop {
-            let (began, is_last) = (Instant::now(), request.from.is_none() || tries == ADOPTIONS);
-            let (answer, is_open) = self.take_once(request, is_last).await?;
+            let began = Instant::now();
+            let is_last = request.from.is_none() || tries == ADOPTIONS || began >= half;
+            let (answer, is_open) = self.take_once(request, need, until, is_last).await;
             if is_last || !is_open {
-                return Ok(answer);
+                return answer;
             }
-            sleep(began.elapsed().mul_f64(fastrand::f64()) * 2_u32.pow(tries)).await;
+            let pause = began.elapsed().mul_f64(fastrand::f64()) * 2_u32.pow(tries);
+            sleep_until(half.min(Instant::now() + pause)).await;
             tries += 1;
         }
     }
 
     /// Tries it once. Returns whether the lease may still be taken over later. A caller that `gives_up` does not hand back a
     /// lease that others have.
-    async fn take_once(&self, request: &Request, gives_up: bool) -> Result<(AcquireReply, bool), Error> {
-        let need = self.need(request.share)?;
-        let (began, until) = (Instant::now(), self.until(request.ttl));
-        let end = until.end;
+    async fn take_once(
+        &self,
+        request: &Request,
+        need: usize,
+        until: Until,
+        gives_up: bool,
+    ) -> (Result<AcquireReply, Error>, bool) {
+        let (began, end) = (Instant::now(), until.end);
         let _from = request.from.as_ref().map(|from| self.wanted.end_without_release(from));
         let want = request.generated.then(|| self.wanted.by(&request.owner));
         // Nodes have no queues: five of them would serve five waiters.
@@ -88,7 +96,7 @@ impl Quorum {
         };
         if let Some(fence) = granted {
             self.complete(&asked, want, &votes, round, end);
-            return Ok((AcquireReply::Granted(Grant::new(fence, votes.ttl(request.ttl))), false));
+            return (Ok(AcquireReply::Granted(Grant::new(fence, votes.ttl(request.ttl)))), false);
         }
         // They may be nodes that do not vote, which say so later than the others.
         round.open().iter().for_each(|at| self.admission.plan(*at));
@@ -103,7 +111,10 @@ impl Quorum {
         drop(round);
         let refusal = self.refusal(request, &votes, need, took);
         let is_taken = matches!(refusal, Ok(AcquireReply::Busy(_)));
-        let is_open = is_taken && request.from.is_some() && !(request.share == Share::MUTEX && votes.name_one(need));
+        // Enough nodes answer, and somebody else has the lease at some of them.
+        let is_contended = votes.holder().is_some() && votes.holders() + votes.busy() >= need;
+        let is_named = request.share == Share::MUTEX && votes.name_one(need);
+        let is_open = request.from.is_some() && (is_taken || is_contended) && !is_named;
         let is_lost = is_taken && (gives_up || !is_open);
         let left = if keeps { 0 } else { self.clear_up(&asked, &votes, is_lost, end).await };
         // The process may end with the answer, and nobody else may ask.
@@ -111,9 +122,9 @@ impl Quorum {
         let _ = timeout_at(most.min(end), join_all(admissions)).await;
         // A supplied token that is left at fewer nodes than it needs holds nothing.
         if left == 0 || (refusal.is_ok() && left < need) {
-            return refusal.map(|refusal| (refusal, is_open));
+            return (refusal, is_open);
         }
-        Err(votes.error(&request.name, need).maybe_applied())
+        (Err(votes.error(&request.name, need).maybe_applied()), false)
     }
 
     /// Has a majority agree on a fence. They have granted, and do not agree yet. A mutex needs one round. For other

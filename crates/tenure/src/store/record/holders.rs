@@ -39,6 +39,7 @@ impl Held {
             ttl: (self.until != Duration::MAX).then(|| self.until.saturating_sub(now)),
             age: (self.counter > 0).then(|| now.saturating_sub(self.since)),
             of_session: false,
+            in_doubt: false,
         }
     }
 }
