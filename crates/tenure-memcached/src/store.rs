@@ -277,7 +277,7 @@ impl Cas for Items {
             Err(Failed { sent: true, error }) => Err(error.maybe_applied()),
             // It was closed just before.
             Err(_) if link.is_closed() && repeat != Repeat::Never => Ok(Wrote::nothing()),
-            wrote => wrote.map_err(|failed| failed.error),
+            outcome => outcome.map_err(|failed| failed.error),
         }
     }
 

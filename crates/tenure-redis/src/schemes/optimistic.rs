@@ -26,6 +26,7 @@ use tokio::time::Instant;
 
 use self::found::{Found, Value};
 use self::transaction::{TransactionConnection, add_questions, read_found};
+use crate::native::inspect::Listed;
 use crate::native::store::{RedisStore, Settings};
 use crate::transport::commands::{Commands, millis};
 use crate::transport::connection::Repeat;
@@ -92,7 +93,7 @@ impl Watched {
         Ok(wrote.all.then_some(replies))
     }
 
-    async fn entries(&self, names: &[Name], end: Instant) -> Result<Vec<Entry>, Error> {
+    async fn entries(&self, names: &[Name], end: Instant) -> Result<Vec<Result<Option<Entry>, Error>>, Error> {
         let ask = |_: &Link| {
             let mut commands = Commands::new();
             add_questions(&mut commands, &self.redis.layout, &names.iter().collect::<Vec<_>>());
@@ -100,8 +101,8 @@ impl Watched {
         };
         let answers = self.redis.connection.exchange(end, Repeat::Freely, ask).await?.answers;
         let (now, found) = read_found(answers)?;
-        let entry = |(name, found): (&Name, Result<Found, Error>)| found.ok()?.record.inspect(name, now);
-        Ok(names.iter().zip(found).filter_map(entry).collect())
+        let entry = |(name, found): (&Name, Result<Found, Error>)| Ok(found?.record.inspect(name, now));
+        Ok(names.iter().zip(found).map(entry).collect())
     }
 }
 
@@ -129,15 +130,15 @@ impl Cas for Watched {
     }
 
     async fn list(&self, end: Instant) -> Result<Vec<Entry>, Error> {
-        let mut entries = Vec::new();
+        let mut listed = Listed::default();
         let mut scan = self.redis.scan("", "string");
         while let Some(keys) = scan.next().await? {
             let names: Vec<Name> = keys.iter().filter_map(|key| self.redis.name_of(key)).collect();
             // A foreign lock looks like any other value.
             let is_ours = |entry: &Entry| !entry.waiters.is_empty() || entry.holders.iter().any(|held| held.fence.is_some());
-            entries.extend(self.entries(&names, end).await?.into_iter().filter(is_ours));
+            listed.add(self.entries(&names, end).await?, is_ours);
         }
-        Ok(entries)
+        listed.end()
     }
 
     fn busy(&self, busy: Busy, hears: bool) -> Busy {

@@ -124,6 +124,7 @@ pub trait Cas: fmt::Debug + fmt::Display + Send + Sync + 'static {
 
 /// Outcome of a call that does only the usual thing.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub enum Tried<T, V> {
     /// It is done.
     Done(T),

@@ -116,12 +116,12 @@ impl TransactionConnection {
             doubts,
             turn: std::sync::Mutex::new(Some(turn)),
         });
-        let begin = |mut found: Found| {
+        let watched_by = |mut found: Found| {
             (found.counter, found.floor) = (counter, Some(first + 1));
             found.version.begun = Some(Arc::clone(&begun));
             found
         };
-        found.into_iter().map(|found| found.map(begin)).collect()
+        found.into_iter().map(|found| found.map(watched_by)).collect()
     }
 
     /// Writes the new states unless another client was faster. `last`: the largest number of a grant, if there was one.

@@ -122,11 +122,13 @@ impl<V> Wrote<V> {
     }
 
     /// The same, with how the name is now.
+    #[must_use]
     pub fn with_found(self, found: impl Into<Option<Found<V>>>) -> Self {
         Self { found: found.into(), ..self }
     }
 
     /// The same after a first one of which nobody knows what became.
+    #[must_use]
     pub fn with_unheard(self, unheard: bool) -> Self {
         Self { unheard, ..self }
     }

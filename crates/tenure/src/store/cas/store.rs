@@ -96,14 +96,14 @@ impl<C: Cas> CasStore<C> {
             let mut change = work(&mut seen, wake.as_deref().unwrap_or_default(), &mut next).map_err(told)?;
             check_counter(counter)?;
             let write = Write { name, found: &seen, counter, granted, served: &change.served };
-            let wrote = self.cas.write(&[write], repeat, end).await.map_err(told)?;
-            if wrote.unheard {
+            let outcome = self.cas.write(&[write], repeat, end).await.map_err(told)?;
+            if outcome.unheard {
                 // It is sent again once.
                 (repeated, repeat) = (true, Repeat::Never);
             }
-            if !wrote.all {
-                found = wrote.found;
-            } else if wrote.found.map_or(Ok(true), |after| kept(&mut change.answer, &after))? {
+            if !outcome.all {
+                found = outcome.found;
+            } else if outcome.found.map_or(Ok(true), |after| kept(&mut change.answer, &after))? {
                 self.publish(name, &change);
                 return Ok(Written { change, counter: floor.map(|_| counter), hears: wake.is_some(), repeated });
             } else {
@@ -220,7 +220,9 @@ impl<C: Cas> Store for CasStore<C> {
                 Err(Error::unreachable(what).maybe_applied())
             }
             Answer::Busy { position, mut holder } => {
-                holder.iter_mut().for_each(|holder| self.cas.show(holder));
+                if let Some(holder) = &mut holder {
+                    self.cas.show(holder);
+                }
                 let busy = Busy::new(Duration::ZERO).with_position(position).with_grant_seq(counter).with_holder(holder);
                 Ok(AcquireReply::Busy(self.cas.busy(busy, hears)))
             }
