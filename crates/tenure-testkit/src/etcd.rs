@@ -2,30 +2,27 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use tempfile::TempDir;
-
-use crate::guardian;
-use crate::process::{Signal, Spawned, free_port, wait_until};
+use crate::process::{Spawned, fresh, wait_until};
 use crate::proxy::Proxy;
-use crate::tls::Certificates;
-
-const START: Duration = Duration::from_secs(60);
-/// The line in the log of a member that serves clients.
-const READY: &str = "ready to serve client requests";
+use crate::server::{self, Kind, START, Server, Tls};
 
 /// How to start an [`EtcdCluster`].
-#[derive(Debug, Default)]
-pub struct Builder {
+pub type Builder = server::Builder<Etcd>;
+
+/// The particulars of a member of an etcd. Its ports are for clients and for other members.
+#[derive(Clone, Debug)]
+pub struct Etcd {
     members: usize,
-    certificates: Option<[std::path::PathBuf; 3]>,
-    options: Vec<String>,
     has_links: bool,
+    name: String,
+    /// In front of it, for the others.
+    link: Option<Arc<Proxy>>,
+    /// The options that say who is in the cluster.
+    cluster: Vec<String>,
 }
 
 impl Builder {
@@ -43,59 +40,98 @@ impl Builder {
     }
 
     fn option(mut self, option: String) -> Self {
-        self.options.push(option);
+        self.arguments.push(option);
         self
     }
 
     /// Puts a proxy in front of each member, for the other members: [`EtcdCluster::link`].
     #[must_use]
     pub fn links(mut self) -> Self {
-        self.has_links = true;
-        self
-    }
-
-    /// Takes connections with TLS alone, of clients with a certificate.
-    #[must_use]
-    pub fn tls(mut self, certificates: &Certificates) -> Self {
-        self.certificates = Some([certificates.ca(), certificates.server_cert(), certificates.server_key()]);
+        self.kind.has_links = true;
         self
     }
 
     /// Starts all members, and waits until they answer.
     pub fn start(self) -> EtcdCluster {
-        guardian::watch_over_us().expect("a guardian can be started");
-        loop {
-            let dir = TempDir::with_prefix("etcd-").expect("a temporary directory can be made");
-            let ports = (0..self.members.max(1)).map(|_| [free_port(), free_port()]).collect::<Vec<_>>();
-            let processes = ports.iter().map(|_| Mutex::default()).collect();
-            let link = |[_, peer]: &[u16; 2]| Proxy::start_opaque((Ipv4Addr::LOCALHOST, *peer).into());
-            let links = ports.iter().filter(|_| self.has_links).map(link).collect();
-            let (certificates, options) = (self.certificates.clone(), self.options.clone());
-            let cluster = EtcdCluster { dir, ports, links, processes, certificates, options };
-            if cluster.launch_all() {
-                return cluster;
+        let has_links = self.kind.has_links;
+        let members = Server::start_together(vec![self.clone(); self.kind.members], |members| {
+            for (number, member) in members.iter_mut().enumerate() {
+                member.how.kind.name = format!("m{number}");
+                let link = || Arc::new(Proxy::start_opaque((Ipv4Addr::LOCALHOST, member.ports[1]).into()));
+                member.how.kind.link = has_links.then(link);
             }
-        }
+            let all = peers(members);
+            let cluster = [format!("--initial-cluster={all}"), "--initial-cluster-state=new".to_owned()];
+            for member in members {
+                member.how.kind.cluster = cluster.to_vec();
+            }
+        });
+        EtcdCluster { members }
     }
+}
+
+impl Kind for Etcd {
+    const NAME: &str = "etcd";
+    const REMEDY: &str = "apt-get install etcd-server etcd-client";
+
+    fn command(server: &Server<Self>) -> Command {
+        let ([client, peer, ..], kind, scheme) = (server.ports, &server.how.kind, scheme(server));
+        let mut etcd = server.command_of("etcd");
+        // Its settings come as variables as well.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ETCD")) {
+            etcd.env_remove(name);
+        }
+        etcd.args(["--data-dir=data", &format!("--name={}", kind.name)]).args(&kind.cluster);
+        for option in ["--listen-client-urls", "--advertise-client-urls"] {
+            etcd.arg(format!("{option}={scheme}://127.0.0.1:{client}"));
+        }
+        etcd.arg(format!("--listen-peer-urls=http://127.0.0.1:{peer}"));
+        etcd.arg(format!("--initial-advertise-peer-urls={}", peer_url(server)));
+        if let Some(certificates) = &server.how.certificates {
+            etcd.arg("--client-cert-auth").arg(format!("--trusted-ca-file={}", certificates.ca().display()));
+            etcd.arg(format!("--cert-file={}", certificates.server_cert().display()));
+            etcd.arg(format!("--key-file={}", certificates.server_key().display()));
+        }
+        // Survives a kill, and no crash of the machine.
+        etcd.arg("--unsafe-no-fsync");
+        // Passwords that many check at once would take the whole machine.
+        etcd.arg("--bcrypt-cost=4");
+        etcd
+    }
+
+    fn is_ready(server: &Server<Self>, _pid: u32) -> bool {
+        server.log().contains("ready to serve client requests")
+    }
+}
+
+impl Tls for Etcd {}
+
+fn scheme(member: &Server<Etcd>) -> &'static str {
+    if member.how.certificates.is_some() { "https" } else { "http" }
+}
+
+/// Where the other members find this one.
+fn peer_url(member: &Server<Etcd>) -> String {
+    let own = (Ipv4Addr::LOCALHOST, member.ports[1]).into();
+    format!("http://{}", member.how.kind.link.as_ref().map_or(own, |link| link.addr()))
+}
+
+/// All members with their addresses for each other.
+fn peers(members: &[Server<Etcd>]) -> String {
+    let peers: Vec<_> = members.iter().map(|member| format!("{}={}", member.how.kind.name, peer_url(member))).collect();
+    peers.join(",")
 }
 
 /// An etcd. It and its data go when this is dropped.
 #[derive(Debug)]
 pub struct EtcdCluster {
-    dir: TempDir,
-    /// Of each member: for clients, and for other members.
-    ports: Vec<[u16; 2]>,
-    /// In front of each member, for the others.
-    links: Vec<Proxy>,
-    processes: Vec<Mutex<Option<Spawned>>>,
-    certificates: Option<[std::path::PathBuf; 3]>,
-    options: Vec<String>,
+    members: Vec<Server<Etcd>>,
 }
 
 impl EtcdCluster {
     /// One with settings of its own.
     pub fn of(members: usize) -> Builder {
-        Builder { members, ..Builder::default() }
+        Builder::of(Etcd { members, has_links: false, name: String::new(), link: None, cluster: Vec::new() })
     }
 
     /// The one that all tests of this process share, for those that do not harm it. It has one member, and ends with the process.
@@ -106,40 +142,34 @@ impl EtcdCluster {
 
     /// A prefix that nobody else in this process has.
     pub fn fresh_prefix() -> String {
-        static LAST: AtomicU32 = AtomicU32::new(0);
-        format!("test{}-{}/", std::process::id(), LAST.fetch_add(1, Ordering::Relaxed))
+        fresh("test") + "/"
     }
 
     /// Where a member listens.
     pub fn addr(&self, member: usize) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.ports[member][0]).into()
+        self.members[member].addr()
     }
 
     /// The way of the other members to this one.
     pub fn link(&self, member: usize) -> &Proxy {
-        &self.links[member]
+        self.members[member].how.kind.link.as_ref().expect("it was started with links")
     }
 
-    /// Where the other members find this one.
-    fn peer(&self, member: usize) -> SocketAddr {
-        self.links.get(member).map_or((Ipv4Addr::LOCALHOST, self.ports[member][1]).into(), Proxy::addr)
-    }
-
-    /// Writes a snapshot of the data to a file of this name, in the directory of the cluster.
+    /// Writes a snapshot of the data to a file of this name, in the directory of the first member.
     pub fn save(&self, name: &str) {
-        self.ctl(&["snapshot", "save", &self.dir.path().join(name).display().to_string()]);
+        self.ctl(&["snapshot", "save", &self.members[0].dir().join(name).display().to_string()]);
     }
 
     /// Replaces the data of the one member by a snapshot, and starts it.
     pub fn restore(&self, name: &str) {
-        self.kill(0);
-        let data = self.dir.path().join("data0");
-        fs::remove_dir_all(&data).expect("the server's data can be removed");
-        let peer = format!("http://{}", self.peer(0));
-        let (snapshot, data) = (self.dir.path().join(name).display().to_string(), data.display().to_string());
-        let (cluster, peers) = (format!("--initial-cluster=m0={peer}"), format!("--initial-advertise-peer-urls={peer}"));
-        self.ctl(&["snapshot", "restore", &snapshot, "--name=m0", &format!("--data-dir={data}"), &cluster, &peers]);
-        self.restart(0);
+        let member = &self.members[0];
+        member.kill();
+        fs::remove_dir_all(member.dir().join("data")).expect("the server's data can be removed");
+        let (cluster, peer) = (&member.how.kind.cluster[0], format!("--initial-advertise-peer-urls={}", peer_url(member)));
+        let mut restore = self.etcdctl();
+        restore.current_dir(member.dir()).args(["snapshot", "restore", name, "--name=m0", "--data-dir=data", cluster, &peer]);
+        Server::<Etcd>::run(&mut restore);
+        member.restart();
     }
 
     /// A store URL for a way to a member: its own address, or that of a proxy.
@@ -149,20 +179,22 @@ impl EtcdCluster {
 
     /// The store URL of all members.
     pub fn url(&self, prefix: &str) -> String {
-        let members: Vec<_> = (0..self.ports.len()).map(|member| self.addr(member).to_string()).collect();
+        let members: Vec<_> = self.members.iter().map(|member| member.addr().to_string()).collect();
         format!("etcd://{}?prefix={prefix}", members.join(","))
     }
 
     /// `etcdctl`, for all members.
     pub fn etcdctl(&self) -> Command {
-        let scheme = if self.certificates.is_some() { "https" } else { "http" };
-        let members: Vec<_> = (0..self.ports.len()).map(|member| format!("{scheme}://{}", self.addr(member))).collect();
+        self.etcdctl_of(&self.members)
+    }
+
+    fn etcdctl_of(&self, members: &[Server<Etcd>]) -> Command {
+        let urls: Vec<_> = members.iter().map(|member| format!("{}://{}", scheme(member), member.addr())).collect();
         let mut command = Command::new("etcdctl");
-        command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", members.join(","))).stdin(Stdio::null());
-        if let Some([ca, cert, key]) = &self.certificates {
-            for (option, file) in [("cacert", ca), ("cert", cert), ("key", key)] {
-                command.arg(format!("--{option}={}", file.display()));
-            }
+        command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", urls.join(","))).stdin(Stdio::null());
+        if let Some(certificates) = &self.members[0].how.certificates {
+            let files = [("cacert", certificates.ca()), ("cert", certificates.server_cert()), ("key", certificates.server_key())];
+            command.args(files.map(|(option, file)| format!("--{option}={}", file.display())));
         }
         command
     }
@@ -170,166 +202,64 @@ impl EtcdCluster {
     /// Runs `etcdctl` with arguments and returns its output; panics if it fails.
     #[track_caller]
     pub fn ctl(&self, arguments: &[&str]) -> String {
-        let output =
-            Spawned::output(self.etcdctl().args(arguments)).expect("etcdctl can be started: apt-get install etcd-client");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "etcdctl {arguments:?} failed: {said}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        Server::<Etcd>::run(self.etcdctl().args(arguments))
     }
 
     /// The member that leads now.
     pub fn leader(&self) -> usize {
-        let deadline = Instant::now() + START;
-        loop {
-            for member in 0..self.ports.len() {
-                let mut one = Command::new("etcdctl");
-                one.env("ETCDCTL_API", "3").args(["--command-timeout=2s", "endpoint", "status", "--write-out=fields"]);
-                one.arg(format!("--endpoints=http://{}", self.addr(member))).stdin(Stdio::null());
-                let output = Spawned::output(&mut one).expect("etcdctl can be started");
-                let text = String::from_utf8_lossy(&output.stdout).into_owned();
-                let field = |name: &str| {
-                    let line = text.lines().find(|line| line.starts_with(&format!("\"{name}\"")))?;
-                    line.split(':').nth(1).map(|value| value.trim().to_owned())
-                };
-                if field("Leader").is_some() && field("Leader") == field("MemberID") {
-                    return member;
-                }
-            }
-            assert!(Instant::now() < deadline, "no member leads");
-        }
+        let leads = |member: &Server<Etcd>| {
+            let mut status = self.etcdctl_of(std::slice::from_ref(member));
+            status.args(["--command-timeout=2s", "endpoint", "status", "--write-out=fields"]);
+            let output = Spawned::output(&mut status).expect("etcdctl can be started");
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let field = |name: &str| {
+                let line = text.lines().find(|line| line.starts_with(&format!("\"{name}\"")))?;
+                line.split(':').nth(1).map(|value| value.trim().to_owned())
+            };
+            field("Leader").is_some() && field("Leader") == field("MemberID")
+        };
+        let mut leader = None;
+        wait_until(START, "a member to lead", || {
+            leader = self.members.iter().position(leads);
+            leader.is_some()
+        });
+        leader.expect("just seen")
     }
 
     /// Freezes a member.
     pub fn stop(&self, member: usize) {
-        self.signal(member, Signal::Stop);
+        self.members[member].stop();
     }
 
     /// Lets it go on.
     pub fn cont(&self, member: usize) {
-        self.signal(member, Signal::Cont);
-    }
-
-    fn signal(&self, member: usize, signal: Signal) {
-        self.process(member).as_mut().expect("it runs").signal(signal).expect("it runs");
+        self.members[member].cont();
     }
 
     /// Kills a member as `SIGKILL` does.
     pub fn kill(&self, member: usize) {
-        if let Some(mut process) = self.process(member).take() {
-            process.kill();
-        }
+        self.members[member].kill();
     }
 
     /// Starts a member again with the data it had, on the same ports.
     pub fn restart(&self, member: usize) {
-        self.kill(member);
-        self.launch(member);
-        assert!(self.is_ready(member), "a port of the member was taken meanwhile");
+        self.members[member].restart();
     }
 
     /// Kills all members, and starts them again with their data.
     pub fn restart_all(&self) {
-        for member in 0..self.ports.len() {
-            self.kill(member);
-        }
-        assert!(self.launch_all(), "a port of a member was taken meanwhile");
-    }
-
-    fn process(&self, member: usize) -> MutexGuard<'_, Option<Spawned>> {
-        self.processes[member].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn launch_all(&self) -> bool {
-        for member in 0..self.ports.len() {
-            self.launch(member);
-        }
-        (0..self.ports.len()).all(|member| self.is_ready(member))
-    }
-
-    fn log(&self, member: usize) -> std::path::PathBuf {
-        self.dir.path().join(format!("log{member}"))
+        Server::restart_together(&self.members);
     }
 
     /// Starts a member more, which learns and has no vote, and waits until it answers clients. It goes when this is dropped.
-    pub fn add_learner(&self) -> Learner {
-        let [client, peer] = [free_port(), free_port()];
-        let url = format!("http://127.0.0.1:{peer}");
-        self.ctl(&["member", "add", "learner", "--learner", &format!("--peer-urls={url}")]);
-        let mut command = self.command("learner", [client, peer], &url);
-        command.arg(format!("--initial-cluster={},learner={url}", self.peers())).arg("--initial-cluster-state=existing");
-        let log = self.dir.path().join("log-learner");
-        let process = spawned(&mut command, &log);
-        wait_until(START, "a learner", || fs::read_to_string(&log).unwrap_or_default().contains(READY));
-        Learner { addr: (Ipv4Addr::LOCALHOST, client).into(), _process: process }
+    pub fn add_learner(&self) -> Server<Etcd> {
+        let mut how = Self::of(1);
+        "learner".clone_into(&mut how.kind.name);
+        let mut learner = Server::start_together(vec![how], |learner| {
+            self.ctl(&["member", "add", "learner", "--learner", &format!("--peer-urls={}", peer_url(&learner[0]))]);
+            let all = [peers(&self.members), peers(learner)].join(",");
+            learner[0].how.kind.cluster = vec![format!("--initial-cluster={all}"), "--initial-cluster-state=existing".to_owned()];
+        });
+        learner.remove(0)
     }
-
-    /// All members with their addresses for each other.
-    fn peers(&self) -> String {
-        let peers: Vec<_> = (0..self.ports.len()).map(|member| format!("m{member}=http://{}", self.peer(member))).collect();
-        peers.join(",")
-    }
-
-    fn launch(&self, member: usize) {
-        let mut command = self.command(&format!("m{member}"), self.ports[member], &format!("http://{}", self.peer(member)));
-        command.arg(format!("--initial-cluster={}", self.peers())).arg("--initial-cluster-state=new");
-        *self.process(member) = Some(spawned(&mut command, &self.log(member)));
-    }
-
-    /// The command of a member, without the cluster that it is of. `url`: where the others find it.
-    fn command(&self, name: &str, [client, peer]: [u16; 2], url: &str) -> Command {
-        let scheme = if self.certificates.is_some() { "https" } else { "http" };
-        let mut etcd = Command::new("etcd");
-        etcd.current_dir(self.dir.path()).stdin(Stdio::null());
-        // Its settings come as variables as well.
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ETCD")) {
-            etcd.env_remove(name);
-        }
-        etcd.arg(format!("--name={name}")).arg(format!("--data-dir=data{}", name.trim_start_matches('m')));
-        for option in ["--listen-client-urls", "--advertise-client-urls"] {
-            etcd.arg(format!("{option}={scheme}://127.0.0.1:{client}"));
-        }
-        etcd.arg(format!("--listen-peer-urls=http://127.0.0.1:{peer}"));
-        etcd.arg(format!("--initial-advertise-peer-urls={url}"));
-        if let Some([ca, cert, key]) = &self.certificates {
-            etcd.arg("--client-cert-auth").arg(format!("--trusted-ca-file={}", ca.display()));
-            etcd.arg(format!("--cert-file={}", cert.display())).arg(format!("--key-file={}", key.display()));
-        }
-        etcd.args(&self.options);
-        // Survives a kill, and no crash of the machine.
-        etcd.arg("--unsafe-no-fsync");
-        // Passwords that many check at once would take the whole machine.
-        etcd.arg("--bcrypt-cost=4");
-        etcd
-    }
-
-    /// Waits until a member serves clients; false when a port was taken.
-    fn is_ready(&self, member: usize) -> bool {
-        let deadline = Instant::now() + START;
-        let log = || fs::read_to_string(self.log(member)).unwrap_or_default();
-        while !log().contains(READY) {
-            if let Some(process) = self.process(member).as_mut()
-                && let Some(status) = process.child().try_wait().expect("a child of ours can be waited for")
-            {
-                assert!(log().contains("address already in use"), "etcd ended with {status}:\n{}", log());
-                return false;
-            }
-            assert!(Instant::now() < deadline, "etcd was not ready within {START:?}:\n{}", log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        true
-    }
-}
-
-/// A member that learns.
-#[derive(Debug)]
-pub struct Learner {
-    /// Where it listens.
-    pub addr: SocketAddr,
-    _process: Spawned,
-}
-
-fn spawned(etcd: &mut Command, log: &Path) -> Spawned {
-    let log = fs::File::create(log).expect("the server's directory can be written");
-    etcd.stderr(log.try_clone().expect("a file can be cloned")).stdout(log);
-    Spawned::spawn(etcd).expect("etcd can be started: apt-get install etcd-server")
 }

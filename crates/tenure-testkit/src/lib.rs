@@ -36,6 +36,7 @@ pub mod redis;
 pub mod register;
 mod resp;
 mod rotation;
+pub mod server;
 pub mod session;
 pub mod tls;
 mod unprivileged;

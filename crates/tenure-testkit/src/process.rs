@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -206,6 +207,12 @@ pub fn wait_until(timeout: Duration, what: &str, mut condition: impl FnMut() -> 
         assert!(Instant::now() < deadline, "waited {timeout:?} in vain for {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// A name that begins with `what`, and that nobody else has: no other caller, and no other process.
+pub(crate) fn fresh(what: &str) -> String {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    format!("{what}_{}_{}", std::process::id(), LAST.fetch_add(1, Ordering::Relaxed))
 }
 
 /// A loopback port nobody listens on now. This process gets it once.

@@ -14,18 +14,18 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// The user for a database server: `None` if we are not root ourselves, else the first of `names` that there is, or nobody.
-    pub(crate) fn for_server(names: &[&str]) -> Option<Self> {
+    /// The user for a database server: `None` if we are not root ourselves, else the one of this name, or nobody.
+    pub(crate) fn for_server(name: &str) -> Option<Self> {
         const NOBODY: u32 = 65_534;
         if !rustix::process::geteuid().is_root() {
             return None;
         }
         let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
-        let read = |name: &&str| {
-            let mut fields = passwd.lines().find_map(|line| line.strip_prefix(&format!("{name}:")))?.split(':').skip(1);
+        let found = passwd.lines().find_map(|line| {
+            let mut fields = line.strip_prefix(name)?.strip_prefix(':')?.split(':').skip(1);
             Some(Self { uid: fields.next()?.parse().ok()?, gid: fields.next()?.parse().ok()? })
-        };
-        Some(names.iter().find_map(read).unwrap_or(Self { uid: NOBODY, gid: NOBODY }))
+        });
+        Some(found.unwrap_or(Self { uid: NOBODY, gid: NOBODY }))
     }
 
     /// Gives it a file or a directory.

@@ -7,19 +7,13 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use tempfile::TempDir;
-
-use crate::guardian;
-use crate::process::{Signal, Spawned, free_port, wait_until};
+use crate::process::{fresh, wait_until};
 use crate::proxy::Proxy;
+use crate::server::{Builder, Kind, START, Server};
 
-const START: Duration = Duration::from_secs(60);
-const LOG: &str = "log";
 /// Where Debian has it.
 pub const CLASSES: &str = "/usr/share/java/zookeeper.jar";
 /// How many digits stand at the end of a sequential node.
@@ -30,47 +24,67 @@ const PROGRAM: &str = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
 pub const TICK: Duration = Duration::from_millis(200);
 
 /// A ZooKeeper. It and its data go when this is dropped.
-#[derive(Debug)]
-pub struct ZooKeeperServer {
-    dir: TempDir,
-    port: u16,
+///
+/// Its ports are for clients, and in an ensemble for those that follow it, and for elections.
+pub type ZooKeeperServer = Server<ZooKeeper>;
+
+/// The particulars of ZooKeeper.
+#[derive(Clone, Debug, Default)]
+pub struct ZooKeeper {
     /// Settings beside those that all have, as those of its ensemble.
     settings: String,
-    process: Mutex<Option<Spawned>>,
+    /// Its number in an ensemble.
+    number: Option<usize>,
 }
 
-impl ZooKeeperServer {
-    /// Starts one alone.
-    pub fn start() -> Self {
-        Self::start_with("")
-    }
+impl Kind for ZooKeeper {
+    const NAME: &str = "zookeeper";
+    const REMEDY: &str = "apt-get install zookeeper";
 
-    /// Starts one alone, with more lines of settings.
-    pub fn start_with(settings: &str) -> Self {
-        loop {
-            let server = Self { settings: settings.to_owned(), ..Self::prepared(free_port()) };
-            if server.launch() {
-                server.wait_until_ready();
-                return server;
-            }
+    fn prepare(server: &ZooKeeperServer) {
+        fs::create_dir(server.dir().join("data")).expect("a directory of ours can be written");
+        if let Some(number) = server.how.kind.number {
+            server.write("data/myid", format!("{number}\n"));
         }
     }
 
-    /// The one that all tests of this process share, for those that do not harm it. It ends with the process.
-    pub fn shared() -> &'static Self {
-        static SHARED: OnceLock<ZooKeeperServer> = OnceLock::new();
-        SHARED.get_or_init(Self::start)
+    fn command(server: &ZooKeeperServer) -> Command {
+        assert!(Path::new(CLASSES).exists(), "there is no {CLASSES}: {}", Self::REMEDY);
+        let (tick, data) = (TICK.as_millis(), server.dir().join("data"));
+        let mut settings = format!(
+            "tickTime={tick}\ndataDir={}\nclientPort={}\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\n\
+             maxSessionTimeout=120000\nadmin.enableServer=false\n4lw.commands.whitelist=*\ninitLimit=50\nsyncLimit=10\n",
+            data.display(),
+            server.port()
+        );
+        settings += &server.how.kind.settings;
+        server.write("zoo.cfg", settings);
+        let mut java = server.command_of("java");
+        // Nothing here outlives the machine.
+        java.args(["-Xmx128m", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dzookeeper.forceSync=no"]);
+        java.args(["-Dzookeeper.preAllocSize=64", "-Dzookeeper.jmx.log4j.disable=true", "-cp", CLASSES, PROGRAM, "zoo.cfg"]);
+        java
+    }
+
+    fn is_ready(server: &ZooKeeperServer, _pid: u32) -> bool {
+        server.four_letters("conf").contains(&server.dir().display().to_string())
+    }
+}
+
+impl ZooKeeperServer {
+    /// Starts one alone, with more lines of settings.
+    pub fn start_with(settings: &str) -> Self {
+        Builder::of(ZooKeeper { settings: settings.to_owned(), number: None }).start()
     }
 
     /// A path that nobody else in this process has.
     pub fn fresh_chroot() -> String {
-        static LAST: AtomicU32 = AtomicU32::new(0);
-        format!("test_{}_{}", std::process::id(), LAST.fetch_add(1, Ordering::Relaxed))
+        fresh("test")
     }
 
-    /// Where it listens.
-    pub fn addr(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port).into()
+    /// Whether it serves.
+    pub fn is_ready(&self) -> bool {
+        self.four_letters("srvr").contains("Mode: ")
     }
 
     /// A store URL for a way to it: its own address, or that of a proxy.
@@ -81,34 +95,6 @@ impl ZooKeeperServer {
     /// The store URL of a chroot.
     pub fn url(&self, chroot: &str) -> String {
         Self::url_at(self.addr(), chroot)
-    }
-
-    /// Freezes it.
-    pub fn stop(&self) {
-        self.signal(Signal::Stop);
-    }
-
-    /// Lets it go on.
-    pub fn cont(&self) {
-        self.signal(Signal::Cont);
-    }
-
-    fn signal(&self, signal: Signal) {
-        self.process().as_mut().expect("it runs").signal(signal).expect("it runs");
-    }
-
-    /// Kills it, as `SIGKILL` does.
-    pub fn kill(&self) {
-        if let Some(mut process) = self.process().take() {
-            process.kill();
-        }
-    }
-
-    /// Starts it again with the data it had, on the same port.
-    pub fn restart(&self) {
-        self.kill();
-        assert!(self.launch(), "the port of the server was taken meanwhile");
-        self.wait_until_ready();
     }
 
     /// The answer to one of its commands of four letters; empty if it does not serve.
@@ -163,70 +149,8 @@ impl ZooKeeperServer {
     #[track_caller]
     fn dump(&self) -> String {
         let dump = self.four_letters("dump");
-        assert!(dump.contains("ephemeral nodes"), "zookeeper at port {} shows no nodes: {dump}", self.port);
+        assert!(dump.contains("ephemeral nodes"), "zookeeper at port {} shows no nodes: {dump}", self.port());
         dump
-    }
-
-    /// The log so far.
-    pub fn log(&self) -> String {
-        fs::read_to_string(self.dir.path().join(LOG)).unwrap_or_default()
-    }
-
-    fn prepared(port: u16) -> Self {
-        guardian::watch_over_us().expect("a guardian can be started");
-        let dir = TempDir::with_prefix("zookeeper-").expect("a temporary directory can be made");
-        Self { dir, port, settings: String::new(), process: Mutex::default() }
-    }
-
-    fn process(&self) -> MutexGuard<'_, Option<Spawned>> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether it serves.
-    pub fn is_ready(&self) -> bool {
-        self.four_letters("srvr").contains("Mode: ")
-    }
-
-    fn wait_until_ready(&self) {
-        let deadline = Instant::now() + START;
-        while !self.is_ready() {
-            assert!(Instant::now() < deadline, "zookeeper was not ready within {START:?}:\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// Starts the process, and waits until it listens; false when its port was taken.
-    fn launch(&self) -> bool {
-        let (dir, port, tick) = (self.dir.path(), self.port, TICK.as_millis());
-        let mut settings = format!(
-            "tickTime={tick}\ndataDir={}\nclientPort={port}\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\n\
-             maxSessionTimeout=120000\nadmin.enableServer=false\n4lw.commands.whitelist=*\ninitLimit=50\nsyncLimit=10\n",
-            dir.join("data").display()
-        );
-        settings += &self.settings;
-        fs::create_dir_all(dir.join("data")).expect("a directory of ours can be written");
-        fs::write(dir.join("zoo.cfg"), settings).expect("a directory of ours can be written");
-        let log = fs::File::create(dir.join(LOG)).expect("a directory of ours can be written");
-        assert!(Path::new(CLASSES).exists(), "there is no {CLASSES}: apt-get install zookeeper");
-        let mut java = Command::new("java");
-        // Nothing here outlives the machine.
-        java.args(["-Xmx128m", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dzookeeper.forceSync=no"]);
-        java.args(["-Dzookeeper.preAllocSize=64", "-Dzookeeper.jmx.log4j.disable=true", "-cp", CLASSES, PROGRAM, "zoo.cfg"]);
-        java.current_dir(dir).stdin(Stdio::null());
-        java.stderr(log.try_clone().expect("a file can be cloned")).stdout(log);
-        let mut process = Spawned::spawn(&mut java).expect("java can be started: apt-get install zookeeper");
-        let deadline = Instant::now() + START;
-        while TcpStream::connect(self.addr()).is_err() {
-            if let Some(status) = process.child().try_wait().expect("a child of ours can be waited for") {
-                let log = self.log();
-                assert!(log.contains("in use"), "zookeeper ended with {status}:\n{log}");
-                return false;
-            }
-            assert!(Instant::now() < deadline, "zookeeper did not listen within {START:?}:\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        *self.process() = Some(process);
-        true
     }
 }
 
@@ -252,25 +176,24 @@ impl ZooKeeperEnsemble {
     }
 
     fn launch(has_links: bool) -> Self {
-        let mut servers: Vec<_> = (0..3).map(|_| ZooKeeperServer::prepared(free_port())).collect();
-        let ports: Vec<_> = servers.iter().map(|_| [free_port(), free_port()]).collect();
-        let mut links: Vec<Vec<Proxy>> = servers.iter().map(|_| Vec::new()).collect();
-        for (at, (server, links)) in servers.iter_mut().zip(&mut links).enumerate() {
-            for (other, [port, election]) in ports.iter().enumerate() {
-                let mut port = *port;
-                if has_links && other != at {
-                    let link = Proxy::start_link((Ipv4Addr::LOCALHOST, port).into());
-                    port = link.addr().port();
-                    links.push(link);
+        let mut links = Vec::new();
+        let servers = Server::start_together(vec![Builder::default(); 3], |servers| {
+            let ports: Vec<_> = servers.iter().map(|server| server.ports).collect();
+            links = ports.iter().map(|_| Vec::new()).collect();
+            for (at, (server, links)) in servers.iter_mut().zip(&mut links).enumerate() {
+                let mut settings = String::new();
+                for (other, [_, port, election, _]) in ports.iter().enumerate() {
+                    let mut port = *port;
+                    if has_links && other != at {
+                        let link = Proxy::start_link((Ipv4Addr::LOCALHOST, port).into());
+                        port = link.addr().port();
+                        links.push(link);
+                    }
+                    let _ = writeln!(settings, "server.{}=127.0.0.1:{port}:{election}", other + 1);
                 }
-                let _ = writeln!(server.settings, "server.{}=127.0.0.1:{port}:{election}", other + 1);
+                server.how.kind = ZooKeeper { settings, number: Some(at + 1) };
             }
-            let data = server.dir.path().join("data");
-            fs::create_dir_all(&data).expect("a directory of ours can be written");
-            fs::write(data.join("myid"), format!("{}\n", at + 1)).expect("a directory of ours can be written");
-            assert!(server.launch(), "a port of the ensemble was taken meanwhile");
-        }
-        servers.iter().for_each(ZooKeeperServer::wait_until_ready);
+        });
         Self { servers, links }
     }
 

@@ -95,7 +95,7 @@ async fn a_member_that_learns_is_left() {
     let etcd = EtcdCluster::of(1).start();
     let learner = etcd.add_learner();
     let proxy = Proxy::start_opaque(etcd.addr(0));
-    let store = open(&format!("etcd://{},{},{}?prefix=a/", proxy.addr(), learner.addr, etcd.addr(0))).await;
+    let store = open(&format!("etcd://{},{},{}?prefix=a/", proxy.addr(), learner.addr(), etcd.addr(0))).await;
     let held = owner();
     granted(&store, &request("x", &held)).await;
     proxy.refuse();

@@ -51,7 +51,7 @@ pub(super) const ENGINES: [Engine; 2] = [POSTGRES, MARIADB];
 
 pub(super) const POSTGRES: Engine = Engine {
     id: "postgres",
-    start: |own| Arc::new(if own == Own::Clock { postgres().clock() } else { postgres() }.start()),
+    start: |own| Arc::new(if own == Own::Clock { postgres().shifted_clock() } else { postgres() }.start()),
     shared: || {
         static SHARED: OnceLock<Arc<PostgresServer>> = OnceLock::new();
         SHARED.get_or_init(|| Arc::new(postgres().start())).clone()
@@ -77,7 +77,9 @@ fn postgres() -> tenure_testkit::postgres::Builder {
 
 pub(super) const MARIADB: Engine = Engine {
     id: "mariadb",
-    start: |own| Arc::new(if own == Own::Clock { MariaDbServer::builder().clock().start() } else { MariaDbServer::start() }),
+    start: |own| {
+        Arc::new(if own == Own::Clock { MariaDbServer::builder().shifted_clock().start() } else { MariaDbServer::start() })
+    },
     shared: || {
         static SHARED: OnceLock<Arc<MariaDbServer>> = OnceLock::new();
         SHARED.get_or_init(|| Arc::new(MariaDbServer::start())).clone()

@@ -30,7 +30,7 @@ async fn writers_with_different_clocks_are_refused() {
         return;
     }
     let first = Server::builder().member(None).start();
-    let second = Server::builder().clock().member(Some(&first)).start();
+    let second = Server::builder().shifted_clock().member(Some(&first)).start();
     let [one, two] = [&first, &second].map(|server| server.url("locks") + "&timeout=10s");
     let (ours, theirs) = (settled(&one).await.unwrap(), settled(&two).await.unwrap());
     let held = request("x", &owner());

@@ -243,7 +243,7 @@ async fn a_slow_and_a_stopped_server_and_a_pool_that_dies() {
 /// Statements have a latest time by a clock that jumps. The next answer shows where it is now, in the same call.
 #[tokio::test]
 async fn a_clock_that_jumps_stops_nobody_behind_a_pool() {
-    let server = PostgresServer::builder().clock().start();
+    let server = PostgresServer::builder().shifted_clock().start();
     let pool = PgBouncer::start(&server, 1);
     let store = open(&(PostgresServer::url_at(pool.addr(), "locks") + "&timeout=2s")).await;
     let mut last = cycle(&store, "x").await;

@@ -102,7 +102,7 @@ async fn a_table_without_its_own_row_is_made_whole() {
 /// A clock that is set back makes leases longer, and no fence smaller.
 #[tokio::test]
 async fn a_clock_that_jumps_changes_no_order() {
-    let server = Server::builder().clock().start();
+    let server = Server::builder().shifted_clock().start();
     let store = open(&server.url("locks")).await;
     let (first, held) = (cycle(&store, "x").await, owner());
     granted(&store, &request("y", &held)).await;

@@ -1,8 +1,9 @@
 //! A Redis Cluster of real servers.
 
-use super::{Builder, RedisServer, Role, START};
+use super::{Builder, Redis, RedisServer, Role};
 use crate::client::{Client, Reply};
 use crate::process::wait_until;
+use crate::server::START;
 
 /// Number of slots of every cluster.
 const SLOTS: usize = 16_384;
@@ -25,7 +26,7 @@ impl RedisCluster {
         // Where nobody can take over, a node that stands still for a moment is waited for.
         let node_timeout = if replicas_of_each == 0 { "3000" } else { "1000" };
         let node = |_| {
-            let node = Builder { role: Role::Node, ..Builder::default() };
+            let node = Builder::of(Redis { role: Role::Node, ..Redis::default() });
             // A master without slots stays one.
             let node = node.arg("cluster-allow-replica-migration", "no");
             more(node.arg("cluster-node-timeout", node_timeout).arg("cluster-replica-validity-factor", "0")).start()
@@ -38,8 +39,8 @@ impl RedisCluster {
                 let (first, last) = (at * SLOTS / masters, (at + 1) * SLOTS / masters - 1);
                 server.cli(&format!("CLUSTER ADDSLOTSRANGE {first} {last}"));
             }
-            let bus = server.bus_port.expect("it is a node");
-            cluster.servers[0].cli(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", server.port()));
+            let [port, _, bus, _] = server.ports;
+            cluster.servers[0].cli(&format!("CLUSTER MEET 127.0.0.1 {port} {bus}"));
         }
         let all = cluster.servers.len();
         cluster.wait("every node to know all others", |server| {

@@ -2,14 +2,15 @@
 
 use std::net::SocketAddr;
 
-use super::{Builder, RedisServer, Role, START};
+use super::{Builder, RedisServer, Role};
 use crate::process::wait_until;
+use crate::server::START;
 
 impl Builder {
     /// Makes the server a replica of `primary`, with its password.
     #[must_use]
     pub fn replica_of(mut self, primary: &RedisServer) -> Self {
-        if let Some(password) = &primary.how.password {
+        if let Some(password) = &primary.how.kind.password {
             self = self.arg("masterauth", password);
         }
         self.replica_at(primary.addr())
@@ -18,7 +19,7 @@ impl Builder {
     /// Makes the server a replica of what answers at `address`, as a proxy in front of a primary.
     #[must_use]
     pub fn replica_at(mut self, address: SocketAddr) -> Self {
-        self.role = Role::Replica;
+        self.kind.role = Role::Replica;
         let words = ["--replicaof".to_owned(), address.ip().to_string(), address.port().to_string()];
         self.arguments.extend(words);
         self
@@ -31,7 +32,7 @@ impl RedisServer {
         Self::builder().replica_of(primary).start()
     }
 
-    /// Waits until this replica has all that `primary` has now; panics after 10 s.
+    /// Waits until this replica has all that `primary` has now; panics after a minute.
     #[track_caller]
     pub fn catch_up(&self, primary: &Self) {
         let offset = |server: &Self| server.info("replication", "master_repl_offset").parse::<u64>().expect("Redis tells it");
@@ -57,7 +58,7 @@ impl RedisServer {
 
     /// For a replica, waits until it follows its primary.
     pub(super) fn wait_for_link(&self) {
-        if self.how.role == Role::Replica {
+        if self.how.kind.role == Role::Replica {
             wait_until(START, "the replica to follow its primary", || self.info("replication", "master_link_status") == "up");
         }
     }

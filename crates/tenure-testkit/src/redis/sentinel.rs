@@ -29,8 +29,8 @@ impl Builder {
         if let Some(password) = password {
             let _ = writeln!(config, "sentinel auth-pass {SERVICE} {password}");
         }
-        self.files.push((SENTINEL_CONFIG.to_owned(), config));
-        self.role = Role::Sentinel;
+        self.kind.files.push((SENTINEL_CONFIG, config));
+        self.kind.role = Role::Sentinel;
         self
     }
 }
@@ -110,7 +110,7 @@ impl SentinelGroup {
         let Ok(mut client) = sentinel.connect() else { return None };
         let Ok(Reply::Array(address)) = client.command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]) else { return None };
         let port: u16 = address.last()?.text().parse().ok()?;
-        self.servers.iter().position(|server| server.port == port || server.tls_port == Some(port))
+        self.servers.iter().position(|server| server.ports[..2].contains(&port))
     }
 
     /// Waits until most sentinels name another server than this one, which serves as the master; its number.
@@ -137,7 +137,7 @@ impl SentinelGroup {
         let last = |sentinel: &RedisServer| {
             let log = sentinel.log();
             let lines: Vec<&str> = log.lines().collect();
-            format!("the sentinel {}:\n{}\n", sentinel.port, lines[lines.len().saturating_sub(25)..].join("\n"))
+            format!("the sentinel {}:\n{}\n", sentinel.port(), lines[lines.len().saturating_sub(25)..].join("\n"))
         };
         self.sentinels.iter().map(last).collect()
     }
@@ -146,7 +146,7 @@ impl SentinelGroup {
     pub fn restart_as_replica(&self, server: usize) {
         let (server, master) = (&self.servers[server], &self.servers[self.master()]);
         server.restart();
-        let port = if self.tls { master.tls_port() } else { master.port };
+        let port = if self.tls { master.tls_port() } else { master.port() };
         server.cli(&format!("REPLICAOF 127.0.0.1 {port}"));
         wait_until(PATIENCE, "the replica to follow", || server.info("replication", "master_link_status") == "up");
     }

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use super::{DATA, RedisServer, START, remove_data};
+use super::{DATA, RedisServer, remove_data};
 use crate::process::wait_until;
+use crate::server::START;
 
 const DUMP: &str = DATA[2];
 

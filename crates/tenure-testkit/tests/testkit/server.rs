@@ -1,5 +1,6 @@
 //! The server launcher, against the real thing.
 
+use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -57,6 +58,19 @@ fn a_killed_server_keeps_what_the_append_only_file_has() {
     wait_until(SOON, "the append-only file", || durable.command(&["GET", "k"]) == "v");
     durable.restart_empty();
     wait_until(SOON, "the empty file", || durable.command(&["DBSIZE"]) == 0);
+}
+
+#[test]
+fn a_server_whose_port_is_taken_is_started_again_until_it_is_free() {
+    let server = RedisServer::start();
+    server.kill();
+    let taken = TcpListener::bind(server.addr()).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.restart());
+        wait_until(SOON, "the complaint about the port", || server.log().contains("Address already in use"));
+        drop(taken);
+    });
+    assert_eq!(server.cli("PING"), "PONG");
 }
 
 #[test]
