@@ -18,7 +18,7 @@ const NO_END: u64 = 60;
 /// The state of a name.
 pub(crate) type Found = cas::Found<Item>;
 
-/// What is known of an item besides its record.
+/// The item of a name, besides its record.
 #[derive(Clone, Debug)]
 pub struct Item {
     scheme: Scheme,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::setters::setters;
-use crate::{Error, Fence, Name, Owner, Share, format_duration};
+use crate::{Fence, Owner, Share, format_duration};
 
 /// A holder of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,14 +30,6 @@ impl Holder {
     /// Makes a holder of which only the share is known.
     pub const fn new(owner: Owner, share: Share) -> Self {
         Self { owner, share, fence: None, ttl: None, age: None, of_session: false, in_doubt: false }
-    }
-
-    pub(crate) fn check_certain(&self, name: &Name) -> Result<(), Error> {
-        if !self.in_doubt {
-            return Ok(());
-        }
-        let what = format!("too few servers could be asked whether {:?} is held by {}", name.as_str(), self.owner);
-        Err(Error::unavailable(what).with_hint("look at `tenure show --servers`"))
     }
 }
 

@@ -35,6 +35,7 @@ pub use self::parameters::read_parameters;
 pub use self::parameters::{Given, Parameter};
 pub use self::refusals::Refusals;
 pub use self::request::{AcquireReply, Busy, Durable, Enqueue, Grant, Notice, ReleaseReply, RenewReply, Request};
+pub(crate) use self::several::check_certain;
 pub use self::several::{too_few, turn};
 #[doc(hidden)]
 pub use self::zone::refuse_zone;

@@ -9,6 +9,7 @@
 //! A value that is no record is a lock of another library. It is left as it is, so nobody can queue
 //! behind it.
 
+mod begun;
 mod found;
 mod transaction;
 

@@ -34,8 +34,8 @@ async fn two_servers_of_a_quorum_may_swap_their_addresses() {
     }
 }
 
-/// The connection breaks at each command in turn, and leads to another server from then on. That one is asked who it is before it is
-/// told anything: it would take the name of the first for its own of an earlier run, and its locks for lost.
+/// The connection breaks at each command in turn, and leads to another server from then on. That one is asked for its own run before
+/// anything is written there. With the run of the first it would take its locks for lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_comes_to_an_address_goes_on_voting() {
     let servers: Vec<RedisServer> = (0..4).map(|_| RedisServer::start()).collect();

@@ -733,7 +733,9 @@ async fn an_adoption_of_a_share_that_has_ended_ends_in_time() {
     let ways: Vec<Proxy> = servers.iter().map(|server| Proxy::start(server.addr())).collect();
     let hosts: Vec<String> = ways.iter().map(|way| way.addr().to_string()).collect();
     let far = quorum(&format!("quorum+redis://{}?timeout=1s", hosts.join(","))).await;
-    ways.iter().for_each(|way| way.delay(Duration::from_millis(100)));
+    for way in &ways {
+        way.delay(Duration::from_millis(100));
+    }
     let (asked, began) = (asks("door", LONG).with_share(Share::READ).with_from(held.owner.clone()), Instant::now());
     let answer = far.acquire(&asked).await.unwrap();
     assert!(matches!(answer, AcquireReply::Busy(_)), "{answer:?}");

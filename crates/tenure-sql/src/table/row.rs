@@ -20,7 +20,7 @@ pub(crate) struct Row {
 /// The state of a name, as a statement found it. The database's clock counts since 1970.
 pub(crate) type Found = cas::Found<Seen>;
 
-/// What a statement found of a name.
+/// The row of a name, if there is one.
 #[derive(Debug)]
 pub(crate) struct Seen {
     /// The name, if there is a row.

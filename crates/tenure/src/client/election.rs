@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::locker::Locker;
 use crate::lease::{ReleaseOutcome, Session};
 use crate::store::call::backoff;
-use crate::store::{Notice, Request};
+use crate::store::{Notice, Request, check_certain};
 use crate::wait::Guard;
 use crate::{BootTime, Error, Fence, Holder, Name, Owner, Share};
 
@@ -342,7 +342,7 @@ impl Observer {
         let holders = entries.into_iter().find(|entry| entry.name == self.name).map(|entry| entry.holders).unwrap_or_default();
         let leads = |holder: &Holder| holder.share.is_exclusive() && holder.owner.lingers_after().is_none();
         let Some(leader) = holders.into_iter().find(leads) else { return Ok((None, None)) };
-        leader.check_certain(&self.name)?;
+        check_certain(&leader, &self.name)?;
         let Holder { owner, fence, ttl, .. } = leader;
         Ok((Some(Leader { owner, fence }), ttl))
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::lease::{Current, EndReason, ReleaseOutcome, State, Terms};
-use crate::store::{AcquireReply, Durable, Enqueue, Request};
+use crate::store::{AcquireReply, Durable, Enqueue, Request, check_certain};
 use crate::wait::Guard;
 use crate::{Error, ErrorKind, Fence, Holder, Lease, Name, Owner, Share};
 
@@ -108,7 +108,7 @@ impl Guard {
         let is_ours = |holder: &&Holder| holder.owner == *self.token() && holder.share.covers(claimed);
         match entries.iter().flat_map(|entry| &entry.holders).find(is_ours) {
             None => self.core.session.watchdog.end(self.id, EndReason::Gone),
-            Some(holder) => holder.check_certain(self.name())?,
+            Some(holder) => check_certain(holder, self.name())?,
         }
         self.check()
     }

@@ -2,8 +2,8 @@
 //!
 //! For authors of stores. A server that keeps a value for each name, and writes one only if nobody has
 //! changed it since it was read, is all that a lock needs: a version column, memcached's `cas`, `WATCH`.
-//! [`Cas`] says how to read and to write there. [`CasStore`] makes a [`Store`] of it, with shares, a queue
-//! and fences: it reads the [`Record`] of a name, lets one call change it, writes it back, and begins anew
+//! [`Cas`] says how to read and to write there. [`CasStore`] makes a [`Store`](super::Store) of it, with shares, a queue
+//! and fences: it reads the [`Record`](super::record::Record) of a name, lets one call change it, writes it back, and begins anew
 //! when another client was faster.
 //!
 //! The example `own-store` of the conformance kit is such a store, with its tests.
@@ -33,10 +33,10 @@ use crate::{Entry, Error, Holder, Lease, Name};
 /// Any of these futures may be dropped at any point. A write that was sent stays.
 #[async_trait]
 pub trait Cas: fmt::Debug + fmt::Display + Send + Sync + 'static {
-    /// What a write needs to know of the state that was read, such as its version.
+    /// The version of a state that was read, and all else that a write needs to know of it.
     type Version: Send + Sync;
 
-    /// Returns what this store can promise, as [`Store::features`] does.
+    /// Returns what this store can promise, as [`Store::features`](super::Store::features) does.
     fn features(&self) -> Features;
 
     /// Reads names, in their order. A name that is not there has an empty record.
@@ -55,7 +55,7 @@ pub trait Cas: fmt::Debug + fmt::Display + Send + Sync + 'static {
         end: Instant,
     ) -> Result<Wrote<Self::Version>, Error>;
 
-    /// Returns every name that looks like a lock, as [`Store::inspect`] does.
+    /// Returns every name that looks like a lock, as [`Store::inspect`](super::Store::inspect) does.
     async fn list(&self, end: Instant) -> Result<Vec<Entry>, Error>;
 
     /// Sets the poll interval of a waiter. `hears`: its entry in the queue says where to notify it.
@@ -95,7 +95,7 @@ pub trait Cas: fmt::Debug + fmt::Display + Send + Sync + 'static {
         None
     }
 
-    /// The watchers of this process, if they are told what it writes.
+    /// The watchers of this process, for a store that has no push of its own.
     fn listeners(&self) -> Option<&Listeners> {
         None
     }
@@ -116,7 +116,7 @@ pub trait Cas: fmt::Debug + fmt::Display + Send + Sync + 'static {
         Ok(Vec::new())
     }
 
-    /// As [`Store::watch`].
+    /// As [`Store::watch`](super::Store::watch).
     async fn watch(&self, request: &Request, _: Instant) -> Result<BoxStream<'static, Notice>, Error> {
         Ok(self.listeners().map_or_else(|| stream::pending().boxed(), |listeners| listeners.listen(request)))
     }

@@ -2,7 +2,16 @@
 
 use std::time::Duration;
 
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, Holder, Name};
+
+/// Refuses to answer for a holder of which too few servers know.
+pub(crate) fn check_certain(holder: &Holder, name: &Name) -> Result<(), Error> {
+    if !holder.in_doubt {
+        return Ok(());
+    }
+    let what = format!("too few servers could be asked whether {:?} is held by {}", name.as_str(), holder.owner);
+    Err(Error::unavailable(what).with_hint("look at `tenure show --servers`"))
+}
 
 /// Returns the turn of the first of so many `servers` that are asked one after another, with so much time left: an equal share.
 /// One that is silent leaves the others theirs. For authors of stores.

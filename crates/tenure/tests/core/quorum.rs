@@ -287,6 +287,36 @@ async fn a_lease_is_planted_again_at_a_node_that_answers_after_the_majority() {
     assert!(nodes[2].has(&held.owner).await);
 }
 
+/// Until the third has the lease, none of the other two may be lost.
+#[tokio::test(start_paused = true)]
+async fn a_lease_reaches_a_node_that_was_busy_for_a_moment() {
+    let (nodes, quorum) = three();
+    let rival = asks();
+    assert!(matches!(nodes[2].inner.acquire(&rival).await.unwrap(), AcquireReply::Granted(_)));
+    let held = granted(&quorum).await;
+    settle().await;
+    assert_eq!(nodes[2].inner.release(&rival.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(nodes[2].has(&held.owner).await);
+    release(&quorum, &held).await;
+    settle().await;
+    assert!(!nodes[2].has(&held.owner).await);
+}
+
+/// One has it, one lacks it, and one is silent: the one that lacks it makes up for the silent one.
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_planted_where_it_lacks_though_too_few_answer() {
+    let (nodes, quorum) = three();
+    let held = granted(&quorum).await;
+    settle().await;
+    assert_eq!(nodes[2].inner.release(&held.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    nodes[1].renewals.shut_after(0);
+    assert!(quorum.renew(&[held.lease()]).await.remove(0).is_err());
+    settle().await;
+    assert_eq!(quorum.renew(&[held.lease()]).await.remove(0).unwrap(), RenewReply::Renewed);
+    nodes[1].renewals.open();
+}
+
 /// Else an operator would take it for one that votes.
 #[tokio::test]
 async fn a_node_that_loses_its_data_again_is_not_admitted() {

@@ -7,13 +7,13 @@ use tenure::store::cas;
 use tenure::store::record::{Held, Record};
 use tenure::{Error, Owner, Share};
 
-use super::transaction::Begun;
+use super::begun::Begun;
 use crate::transport::commands::{Commands, Digits, Key, millis};
 
 /// The state of a name.
 pub(super) type Found = cas::Found<Value>;
 
-/// What is known of a name besides its record.
+/// The value of a name, besides its record.
 #[derive(Debug, Default)]
 pub(crate) struct Value {
     /// The value as it was read.

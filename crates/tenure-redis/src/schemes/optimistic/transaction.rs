@@ -1,15 +1,15 @@
 //! Transactions by `WATCH`, `MULTI` and `EXEC`.
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tenure::store::cas::Wrote;
 use tenure::{Error, ErrorKind, Fence, Name};
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
+use super::begun::Begun;
 use super::found::{Found, Value, add_write, refused};
 use crate::native::counter::EPOCH;
 use crate::native::keys::Layout;
@@ -37,22 +37,6 @@ pub(super) struct TransactionConnection {
     /// The counter is far behind, so that the next transaction watches it to raise it.
     far_behind: AtomicBool,
     turn: Arc<Mutex<()>>,
-}
-
-/// A transaction that has begun: names are watched.
-pub(super) struct Begun {
-    link: Arc<Link>,
-    /// The counter at the server, the largest that was seen before, and what it has to be before it counts grants.
-    counter: u64,
-    seen: u64,
-    first: u64,
-    /// It has to be raised before it counts grants.
-    due: bool,
-    /// It is watched as well.
-    watched: bool,
-    sent_at: u64,
-    doubts: u64,
-    turn: std::sync::Mutex<Option<OwnedMutexGuard<()>>>,
 }
 
 impl TransactionConnection {
@@ -229,10 +213,4 @@ fn within(seen: u64, micros: u64) -> u64 {
 /// more than a century ahead.
 fn micros(now: Duration) -> u64 {
     u64::try_from(now.saturating_sub(EPOCH).as_micros()).ok().filter(|micros| *micros <= Fence::MAX_COUNTER / 2).unwrap_or(0)
-}
-
-impl fmt::Debug for Begun {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Begun").field("counter", &self.counter).finish_non_exhaustive()
-    }
 }

@@ -8,13 +8,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::future::FutureExt;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::admission::Admission;
 use super::node::Nodes;
 use crate::store::{AcquireReply, ReleaseReply, Request};
 use crate::{Error, Lease, Owner};
+
+/// Pause before a node that is busy is asked again. Each further one is twice as long.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Begins a call here, so that it is sent before what this client sends later, and lets it go on in
 /// the background.
@@ -121,22 +124,33 @@ pub(super) struct Planting {
     pub(super) want: Option<Arc<Want>>,
     /// Time that a call may take.
     pub(super) limit: Duration,
-    pub(super) _under_way: TaskTrackerToken,
+    /// A program that ends waits for it.
+    pub(super) under_way: Option<TaskTrackerToken>,
 }
 
 impl Planting {
-    /// Has a node take the lease if the name is free there. A majority holds it, so nobody else does.
+    /// Has a node take the lease as soon as the name is free there. A majority holds it, so nobody else does. The node may be
+    /// busy for a moment, by the release of the last holder, which comes late, or by the try of a client that was refused.
     pub(super) fn plant(&self, at: usize) {
-        if self.want.as_ref().is_none_or(|want| want.is_over()) {
-            return;
-        }
-        let me = self.clone();
+        let mut me = self.clone();
         begin(async move {
             let Lease { name, owner, share, ttl, .. } = &*me.lease;
             let request = Request::new(name.clone(), owner.clone(), *share, *ttl);
-            let answer = timeout(me.limit, me.nodes[at].acquire(&request)).await;
-            let silent = |_| Err(Error::unreachable(format!("no answer within {:?}", me.limit)).maybe_applied());
-            me.look(at, answer.unwrap_or_else(silent)).await;
+            // At a third of the ttl the lease is renewed, and the nodes that lack it are found again.
+            let (end, mut pause) = (Instant::now() + *ttl / 3, PAUSE);
+            while me.want.as_ref().is_some_and(|want| !want.is_over()) {
+                let answer = timeout(me.limit, me.nodes[at].acquire(&request)).await;
+                let silent = |_| Err(Error::unreachable(format!("no answer within {:?}", me.limit)).maybe_applied());
+                let answer = answer.unwrap_or_else(silent);
+                let is_busy = matches!(answer, Ok(AcquireReply::Busy(_)));
+                me.look(at, answer).await;
+                if !is_busy || Instant::now() + pause >= end {
+                    return;
+                }
+                me.under_way = None;
+                sleep(pause).await;
+                pause *= 2;
+            }
         });
     }
 

@@ -28,7 +28,7 @@ pub struct Found<V> {
     pub queues: bool,
     /// Why nobody can take the name. Nobody holds it then.
     pub refusal: Option<Error>,
-    /// What a write needs to know besides.
+    /// The version of this state, see [`Cas::Version`](super::Cas::Version).
     pub version: V,
 }
 

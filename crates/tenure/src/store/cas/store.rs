@@ -1,4 +1,4 @@
-//! What each call makes of the state of its name.
+//! The calls of a store, as changes to the state of a name.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,7 +26,7 @@ pub struct CasStore<C> {
     turns: Turns,
 }
 
-/// What a call may do, besides its change of the record.
+/// The terms of a call.
 struct Terms<V> {
     /// How the name was a moment ago, if that is known.
     found: Option<Found<V>>,
@@ -127,7 +127,7 @@ impl<C: Cas> CasStore<C> {
         found.ok_or_else(|| Error::unavailable(format!("{} did not say how {name:?} is", self.cas)))
     }
 
-    /// Tells the watchers of this process. Those of others were told with the write.
+    /// Notifies the watchers of this process. The write has notified those of others.
     fn publish<T>(&self, name: &Name, change: &Change<T>) {
         if let Some(listeners) = self.cas.listeners() {
             listeners.publish(name, change, |_, _| ());
