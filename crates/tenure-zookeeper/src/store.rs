@@ -124,14 +124,15 @@ impl ZooKeeperStore {
         holder.with_ttl(left).with_age(age).with_fence(fence)
     }
 
-    /// The names below each of these paths; none if it is closed to us.
-    async fn below(&self, paths: &[String], end: Instant) -> Result<Vec<Vec<String>>, Error> {
+    /// The names below each of these paths. `None` for one that is closed to us.
+    async fn below(&self, paths: &[String], end: Instant) -> Result<Vec<Option<Vec<String>>>, Error> {
         let root = &self.0.root;
         let full = |path: &String| if root.is_empty() && path.is_empty() { "/".to_owned() } else { format!("{root}{path}") };
         let paths: Vec<_> = paths.iter().map(full).collect();
         let names = |listed: Result<Reply, Failed>| match listed {
-            Err(Failed::Code(NO_NODE | NO_AUTH)) => Ok(Vec::new()),
-            listed => Reading(&listed?.body).texts().ok_or(Failed::Garbled),
+            Err(Failed::Code(NO_NODE)) => Ok(Some(Vec::new())),
+            Err(Failed::Code(NO_AUTH)) => Ok(None),
+            listed => Reading(&listed?.body).texts().ok_or(Failed::Garbled).map(Some),
         };
         let list = async |session: Arc<Session>| {
             let listed = session.ask_each(paths.iter().map(|path| Frame::list(path, false)).collect()).await;
@@ -143,9 +144,12 @@ impl ZooKeeperStore {
     /// All names that have lock nodes. Each level of them has its own time.
     async fn names(&self) -> Result<Vec<String>, Error> {
         let (root, mut found, mut level) = (&self.0.root, Vec::new(), vec![String::new()]);
+        let mut is_closed = false;
         while !level.is_empty() {
             let mut below = Vec::new();
             for (path, names) in level.iter().zip(self.below(&level, self.end(Duration::MAX)).await?) {
+                is_closed |= names.is_none();
+                let names = names.unwrap_or_default();
                 if names.iter().any(|name| Child::read(name).is_some()) {
                     found.push(path.trim_start_matches('/').to_owned());
                 }
@@ -154,6 +158,10 @@ impl ZooKeeperStore {
                 below.extend(names.into_iter().filter(is_own).map(|name| format!("{path}/{name}")));
             }
             level = below;
+        }
+        // Beside the nodes of others a path that is closed says nothing. In a root of ours it may be a lock.
+        if found.is_empty() && is_closed && !root.is_empty() {
+            return Err(Failed::Code(NO_AUTH).error());
         }
         Ok(found)
     }

@@ -118,10 +118,14 @@ async fn a_closed_node_hides_no_other_in_a_list() {
     let plain = Server::shared().url(&Server::fresh_chroot());
     let closed = open(&(plain.replace("://", "://me:secret@") + "?acl=creator&prefix=theirs")).await;
     let all = open(&plain).await;
-    granted(&all, &request("mine", &owner())).await;
+    let mine = request("mine", &owner());
+    granted(&all, &mine).await;
     granted(&closed, &request("x", &owner())).await;
     let names: Vec<_> = all.inspect(None).await.unwrap().iter().map(|entry| entry.name.to_string()).collect();
     assert_eq!(names, ["mine"]);
+    all.release(&mine.lease(), Duration::ZERO).await.unwrap();
+    let error = all.inspect(None).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "what it may not see may be a lock: {error}");
 }
 
 /// It says so in the answer to each request, and a wait went on asking.
