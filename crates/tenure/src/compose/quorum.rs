@@ -206,7 +206,8 @@ impl Quorum {
 
     fn planting(&self, lease: Arc<Lease>, want: Option<Arc<Want>>) -> Planting {
         let (nodes, admission, limit) = (Arc::clone(&self.nodes), Arc::clone(&self.admission), self.limit(lease.ttl));
-        Planting { nodes, admission, lease, want, limit, under_way: Some(self.under_way.token()) }
+        let need = self.need(lease.share).unwrap_or_else(|_| self.majority());
+        Planting { nodes, admission, lease, want, limit, need, under_way: Some(self.under_way.token()) }
     }
 
     /// Who wants a lease to which nodes may be asked in the background. None for a supplied token: another client may use it.

@@ -44,17 +44,13 @@ impl Quorum {
                 break;
             }
         }
-        // Of these the majority has it, or may have. One that lacks it may be the one that the next renewal needs: the silent ones keep
-        // it for as long as its holder counts on it, so nobody else can have a majority meanwhile.
-        let may_stand = |(tally, need): (&Tally, &Result<usize, Error>)| {
-            need.as_ref().is_ok_and(|need| tally.yes > 0 && self.nodes.len() - tally.no.len() >= *need)
-        };
-        let stands: Vec<bool> = tallies.iter().zip(&needs).map(may_stand).collect();
+        let renewed: Vec<bool> =
+            tallies.iter().zip(&needs).map(|(tally, need)| need.as_ref().is_ok_and(|need| tally.yes >= *need)).collect();
         let plant = {
             let quorum = self.clone();
             move |lease: usize, at| quorum.planting(asked[lease].clone().into(), wants[lease].clone()).plant(at)
         };
-        for (lease, tally) in tallies.iter().enumerate().filter(|(lease, _)| stands[*lease]) {
+        for (lease, tally) in tallies.iter().enumerate().filter(|(lease, _)| renewed[*lease]) {
             for at in &tally.no {
                 plant(lease, *at);
             }
@@ -76,7 +72,7 @@ impl Quorum {
         round.finish(end, move |at, answers| {
             let _under_way = &under_way;
             for (lease, answer) in answers.into_iter().flatten().enumerate() {
-                if stands[lease] && matches!(answer, Ok(RenewReply::Gone)) {
+                if renewed[lease] && matches!(answer, Ok(RenewReply::Gone)) {
                     plant(lease, at);
                 }
             }

@@ -7,14 +7,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::future::FutureExt;
+use futures_util::future::{FutureExt as _, join_all};
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::admission::Admission;
 use super::node::Nodes;
 use crate::store::{AcquireReply, ReleaseReply, Request};
-use crate::{Error, Lease, Owner};
+use crate::{Entry, Error, Lease, Owner};
 
 /// Pause before a node that is busy is asked again. Each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -124,6 +125,8 @@ pub(super) struct Planting {
     pub(super) want: Option<Arc<Want>>,
     /// Time that a call may take.
     pub(super) limit: Duration,
+    /// Number of nodes that have to have it.
+    pub(super) need: usize,
     /// A program that ends waits for it.
     pub(super) under_way: Option<TaskTrackerToken>,
 }
@@ -135,16 +138,22 @@ impl Planting {
         let mut me = self.clone();
         begin(async move {
             let Lease { name, owner, share, ttl, .. } = &*me.lease;
-            let request = Request::new(name.clone(), owner.clone(), *share, *ttl);
-            // At a third of the ttl the lease is renewed, and the nodes that lack it are found again.
-            let (end, mut pause) = (Instant::now() + *ttl / 3, PAUSE);
+            let (began, mut pause) = (Instant::now(), PAUSE);
             while me.want.as_ref().is_some_and(|want| !want.is_over()) {
+                // It ends there when it ends at the majority.
+                let left = ttl.saturating_sub(began.elapsed());
+                let request = Request::new(name.clone(), owner.clone(), *share, left);
                 let answer = timeout(me.limit, me.nodes[at].acquire(&request)).await;
                 let silent = |_| Err(Error::unreachable(format!("no answer within {:?}", me.limit)).maybe_applied());
                 let answer = answer.unwrap_or_else(silent);
-                let is_busy = matches!(answer, Ok(AcquireReply::Busy(_)));
+                let (is_busy, is_granted) =
+                    (matches!(answer, Ok(AcquireReply::Busy(_))), matches!(answer, Ok(AcquireReply::Granted(_))));
                 me.look(at, answer).await;
-                if !is_busy || Instant::now() + pause >= end {
+                if is_granted && pause > PAUSE && !me.may_stand(at).await {
+                    me.release(at).await;
+                }
+                // At a third of the ttl the lease is renewed, and the nodes that lack it are found again.
+                if !is_busy || began.elapsed() + pause >= *ttl / 3 {
                     return;
                 }
                 me.under_way = None;
@@ -152,6 +161,19 @@ impl Planting {
                 pause *= 2;
             }
         });
+    }
+
+    /// Whether so many other nodes have the lease, or do not say, that a majority may have it. Meanwhile somebody else may have
+    /// taken it over, of which this client hears nothing.
+    async fn may_stand(&self, at: usize) -> bool {
+        let Lease { name, owner, .. } = &*self.lease;
+        let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != at);
+        let asked = join_all(others.map(|(_, node)| timeout(self.limit, node.inspect(Some(name))))).await;
+        let lacks = |answer: &Result<Result<Vec<Entry>, Error>, Elapsed>| match answer {
+            Ok(Ok(entries)) => !entries.iter().flat_map(|entry| &entry.holders).any(|holder| holder.owner == *owner),
+            _ => false,
+        };
+        asked.iter().filter(|answer| lacks(answer)).count() <= self.nodes.len() - self.need
     }
 
     /// Looks at the answer of a node to the release.
