@@ -319,6 +319,25 @@ async fn a_list_does_not_read_a_whole_cache() {
     assert!(began.elapsed() < Duration::from_secs(1), "took {:?}", began.elapsed());
 }
 
+/// The watchdog waits for all renewals of a store together, until the timeout of one call.
+#[tokio::test]
+async fn a_silent_server_costs_no_lease_at_another() {
+    let servers = [(); 3].map(|()| MemcachedServer::start());
+    let hosts = servers.each_ref().map(|server| server.addr().to_string()).join(",");
+    let store = open(&format!("memcached://{hosts}?timeout=1s")).await;
+    let mut leases = Vec::new();
+    for number in 0..12 {
+        let held = request(&format!("door {number}"), &owner());
+        granted(&store, &held).await;
+        leases.push(held.lease());
+    }
+    servers[1].stop();
+    let answers = tokio::time::timeout(Duration::from_secs(1), store.renew(&leases)).await.expect("it ends in time");
+    servers[1].cont();
+    let renewed = answers.iter().filter(|answer| matches!(answer, Ok(RenewReply::Renewed))).count();
+    assert!(answers.iter().any(Result::is_err) && renewed > 0, "{answers:?}");
+}
+
 /// Whatever it is that listens there, the first contact says so.
 #[tokio::test]
 async fn what_is_no_memcached_is_refused() {

@@ -723,6 +723,15 @@ async fn of_several_that_adopt_a_lease_one_gets_it() {
         let has = |server: &RedisServer| server.command(&["GET", "door"]).text() == token;
         wait_for("all to hand it over", || servers[..up].iter().all(has)).await;
     }
+    let mut read = asks("room", LONG).with_share(Share::READ);
+    assert!(matches!(stores[0].acquire(&read).await.unwrap(), AcquireReply::Granted(_)));
+    for round in 0..8 {
+        let adopts = || asks("room", LONG).with_share(Share::READ).with_from(read.owner.clone());
+        let asked: Vec<Request> = stores.iter().map(|_| adopts()).collect();
+        let answers = join_all(stores.iter().zip(&asked).map(|(store, asked)| store.acquire(asked))).await;
+        let granted = answers.iter().position(|answer| matches!(answer, Ok(AcquireReply::Granted(_))));
+        read = asked[granted.unwrap_or_else(|| panic!("round {round}: {answers:?}"))].clone();
+    }
 }
 
 /// Shares do not tell who has taken a lease over, so all tries are made. They end in time, however far away the servers are.

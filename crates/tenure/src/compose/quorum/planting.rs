@@ -139,7 +139,8 @@ impl Planting {
         begin(async move {
             let Lease { name, owner, share, ttl, .. } = &*me.lease;
             let (began, mut pause) = (Instant::now(), PAUSE);
-            while me.want.as_ref().is_some_and(|want| !want.is_over()) {
+            // At a third of the ttl the lease is renewed, and the nodes that lack it are found again.
+            while began.elapsed() < *ttl / 3 && me.want.as_ref().is_some_and(|want| !want.is_over()) {
                 // It ends there when it ends at the majority.
                 let left = ttl.saturating_sub(began.elapsed());
                 let request = Request::new(name.clone(), owner.clone(), *share, left);
@@ -152,8 +153,7 @@ impl Planting {
                 if is_granted && pause > PAUSE && !me.may_stand(at).await {
                     me.release(at).await;
                 }
-                // At a third of the ttl the lease is renewed, and the nodes that lack it are found again.
-                if !is_busy || began.elapsed() + pause >= *ttl / 3 {
+                if !is_busy {
                     return;
                 }
                 me.under_way = None;

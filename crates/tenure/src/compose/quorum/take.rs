@@ -111,8 +111,9 @@ impl Quorum {
         drop(round);
         let refusal = self.refusal(request, &votes, need, took);
         let is_taken = matches!(refusal, Ok(AcquireReply::Busy(_)));
-        // Enough nodes answer, and somebody else has the lease at some of them.
-        let is_contended = votes.holder().is_some() && votes.holders() + votes.busy() >= need;
+        // Enough nodes answer, and somebody else has the lease at some of them. For a share they do not say who.
+        let is_split = votes.busy() > 0 && (votes.holder().is_some() || votes.holders() > 0);
+        let is_contended = is_split && votes.holders() + votes.busy() >= need;
         let is_named = request.share == Share::MUTEX && votes.name_one(need);
         let is_open = request.from.is_some() && (is_taken || is_contended) && !is_named;
         let is_lost = is_taken && (gives_up || !is_open);
