@@ -1,8 +1,7 @@
-//! A store of one's own: rows of a table, each with a version, that change only if nobody else changed them meanwhile.
+//! A store of one's own, in a table whose rows have versions.
 //!
-//! `cargo test -p tenure-conformance --example own-store` runs every case on it. What the calls of a store make of a row, with shares
-//! and queues, is left to [`tenure::store::cas`]. What is left to do is to read a row, and to write it back if its version is still
-//! the same.
+//! `cargo test -p tenure-conformance --example own-store` runs every case on it. The example reads a row, and writes it back if its
+//! version is still the same. [`tenure::store::cas`] does the rest: shares, queues and fences.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 

@@ -79,9 +79,9 @@ impl Layout {
     }
 }
 
-/// Stage of an owner at a name.
+/// How an owner stands at a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum Standing {
     /// Its hold was confirmed.
     Holds,
     /// It joined the queue. It may have been served since.
@@ -93,7 +93,7 @@ pub(crate) enum State {
 /// Value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
-    pub(crate) state: State,
+    pub(crate) standing: Standing,
     pub(crate) share: Share,
     /// Granted ttl of the key's lease, in seconds.
     pub(crate) ttl: i64,
@@ -107,31 +107,31 @@ pub(crate) struct Value {
 
 impl Value {
     pub(crate) fn write(&self) -> Vec<u8> {
-        let state = match self.state {
-            State::Holds => "holds",
-            State::Joined => "joined",
-            State::Lingers => "lingers",
+        let standing = match self.standing {
+            Standing::Holds => "holds",
+            Standing::Joined => "joined",
+            Standing::Lingers => "lingers",
         };
         let Self { share, ttl, term, owner, granted, .. } = self;
         let granted = granted.map_or_else(String::new, |revision| format!("\t{revision}"));
-        format!("{HEAD}\t{state}\t{}\t{}\t{ttl}\t{term}\t{owner}{granted}", share.weight(), share.capacity()).into_bytes()
+        format!("{HEAD}\t{standing}\t{}\t{}\t{ttl}\t{term}\t{owner}{granted}", share.weight(), share.capacity()).into_bytes()
     }
 
     /// `None` for a value that is another client's.
     pub(crate) fn read(value: &[u8]) -> Option<Self> {
         let mut fields = std::str::from_utf8(value).ok()?.split('\t');
         fields.next().filter(|head| *head == HEAD)?;
-        let state = match fields.next()? {
-            "holds" => State::Holds,
-            "joined" => State::Joined,
-            "lingers" => State::Lingers,
+        let standing = match fields.next()? {
+            "holds" => Standing::Holds,
+            "joined" => Standing::Joined,
+            "lingers" => Standing::Lingers,
             _ => return None,
         };
         let share = Share::from_parts(fields.next()?.parse().ok()?, fields.next()?.parse().ok()?)?;
         let (ttl, term) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
         let owner = fields.next()?.parse().ok()?;
         let granted = fields.next().map(|revision| revision.parse().unwrap_or(0));
-        Some(Self { state, share, ttl, term, owner, granted })
+        Some(Self { standing, share, ttl, term, owner, granted })
     }
 }
 
@@ -176,10 +176,12 @@ mod tests {
 
     #[test]
     fn a_value_reads_back() {
-        for (state, share) in [(State::Holds, Share::MUTEX), (State::Joined, Share::WRITE), (State::Lingers, Share::READ)] {
+        for (standing, share) in
+            [(Standing::Holds, Share::MUTEX), (Standing::Joined, Share::WRITE), (Standing::Lingers, Share::READ)]
+        {
             for owner in [Owner::generate("me").unwrap(), Owner::from_bytes(&b"a\tb\n\xff"[..])] {
                 for granted in [None, Some(0), Some(9)] {
-                    let value = Value { state, share, ttl: 30, term: 7, owner: owner.clone(), granted };
+                    let value = Value { standing, share, ttl: 30, term: 7, owner: owner.clone(), granted };
                     assert_eq!(Value::read(&value.write()), Some(value));
                 }
             }

@@ -98,20 +98,14 @@ pub(crate) fn just_granted(mut found: Found) -> Found {
 
 /// How long the last of all holders and waiters stays.
 pub(crate) fn rest(found: &Found) -> Duration {
-    last_end(found).unwrap_or_default().saturating_sub(found.now)
-}
-
-/// The last end of all holders and waiters. `None` if there are none.
-fn last_end(found: &Found) -> Option<Duration> {
-    let record = &found.record;
-    record.holders().map(|held| held.until).chain(record.waiters().map(|waiter| waiter.until)).max()
+    found.record.last_end().unwrap_or_default().saturating_sub(found.now)
 }
 
 /// Adds the command that writes a new state. Returns false if there is none, because nothing has changed. `granted`:
 /// somebody was granted, and needs a version of its own.
 pub(crate) fn add_write(found: &Found, granted: bool, commands: &mut Commands, key: &Key) -> bool {
     let (item, holder) = (&found.version, found.record.holders().next());
-    let Some(until) = last_end(found) else {
+    let Some(until) = found.record.last_end() else {
         return item.value.as_ref().is_some_and(|(_, version)| {
             commands.delete(key, *version);
             true

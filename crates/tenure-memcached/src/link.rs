@@ -39,6 +39,13 @@ pub(crate) struct Failed {
     pub(crate) sent: bool,
 }
 
+impl Failed {
+    /// The server's answer is an error.
+    pub(crate) fn answered(error: Error) -> Self {
+        Self { error, sent: false }
+    }
+}
+
 /// Answers to commands.
 #[derive(Debug)]
 pub(crate) struct Answers {

@@ -36,7 +36,6 @@ pub enum Scheme {
 #[derive(Clone)]
 pub struct Options {
     pub(crate) servers: Vec<Host>,
-    pub(crate) credentials: Credentials,
     /// The credentials at each server. Stores that are opened one after another count its refusals together.
     pub(crate) logins: Vec<Credentials>,
     pub(crate) scheme: Scheme,
@@ -87,9 +86,8 @@ impl Options {
             return Err(Error::invalid("the store URL names a server twice").with_hint("name each once"));
         }
         let mut options = Self {
+            logins: vec![Credentials::default(); servers.len()],
             servers,
-            credentials: Credentials::default(),
-            logins: Vec::new(),
             scheme: Scheme::default(),
             prefix: String::new(),
             timeout: None,
@@ -104,8 +102,8 @@ impl Options {
     /// memcached reads its file of passwords again when it gets SIGHUP.
     #[must_use]
     pub fn credentials(mut self, credentials: impl Into<Credentials>) -> Self {
-        self.credentials = credentials.into().or(&self.credentials);
-        self.logins = self.servers.iter().map(|_| self.credentials.or(&Credentials::default())).collect();
+        let credentials = credentials.into();
+        self.logins = self.logins.iter().map(|login| credentials.or(login)).collect();
         self
     }
 }
@@ -151,7 +149,7 @@ mod tests {
         }
         let options = Options::parse("memcached://u:s%203@h?scheme=add&prefix=a%20b&poll_interval=5ms").unwrap();
         assert_eq!((options.scheme, &*options.prefix), (Scheme::Add, "a b"));
-        assert_eq!(options.credentials.fixed(), Some(Login::new("u", "s 3")));
+        assert_eq!(options.logins[0].fixed(), Some(Login::new("u", "s 3")));
     }
 
     /// A command that waits for its store opens it again and again.

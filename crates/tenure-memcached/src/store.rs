@@ -98,100 +98,21 @@ impl Items {
         &self.servers.all[self.servers.of(key)]
     }
 
+    /// Has a link for commands about a key. Another link may be asked after `half`.
+    async fn attempt<'a>(&'a self, key: &'a Key, half: Instant, end: Instant) -> Result<Attempt<'a>, Error> {
+        let server = self.server(key);
+        Ok(Attempt { items: self, server, link: server.link(half, end).await?, key, half, end })
+    }
+
     /// Reads one name. A connection that turns out to be dead is replaced in half of the time.
     async fn look(&self, key: &Key, end: Instant) -> Result<Found, Error> {
-        let (server, half) = (self.server(key), half_way(end));
-        let link = server.link(half, end).await?;
-        match self.look_by(&link, key, half, end).await {
+        match self.attempt(key, half_way(end), end).await?.look().await {
             Err(Failed { error, .. }) if error.is_transient() && Instant::now() < end => {
-                let link = server.link(end, end).await?;
-                self.look_by(&link, key, end, end).await.map_err(|failed| failed.error)
+                self.attempt(key, end, end).await?.look().await
             }
-            found => found.map_err(|failed| failed.error),
+            found => found,
         }
-    }
-
-    async fn look_by(&self, link: &Arc<Link>, key: &Key, half: Instant, end: Instant) -> Result<Found, Failed> {
-        let mut commands = Commands::default();
-        commands.get(key);
-        let Answers { mut replies, sent_at } = self.server(key).ask(link, &commands, None, half, end).await?;
-        self.item(link, key, replies.pop(), sent_at, half, end).await
-    }
-
-    /// The item that a reply shows.
-    async fn item(
-        &self,
-        link: &Arc<Link>,
-        key: &Key,
-        reply: Option<Reply>,
-        sent_at: BootTime,
-        half: Instant,
-        end: Instant,
-    ) -> Result<Found, Failed> {
-        let final_ = |error| Failed { error, sent: false };
-        let value = match reply {
-            Some(Reply::Value(value)) => value,
-            Some(Reply::Missing) => return Ok(Item::missing(self.scheme, link.clock().estimate(sent_at), link)),
-            other => return Err(final_(odd(other))),
-        };
-        let shown = value.shown().filter(|_| self.scheme == Scheme::Cas);
-        if shown.is_some_and(|shown| !link.clock().fits(shown, sent_at)) {
-            // The server says whose mistake it is.
-            self.read_clock(link, key, half, end).await?;
-        }
-        let clock = link.clock();
-        let shown = shown.filter(|shown| clock.fits(*shown, sent_at));
-        let now = shown.map_or_else(|| clock.estimate(sent_at), |shown| clock.reading(shown, sent_at));
-        let number = clock.counter(value.version);
-        let item = Item::read(self.scheme, value, now, number, link).map_err(final_)?;
-        if let Some(shown) = shown {
-            link.saw(shown, sent_at);
-        }
-        Ok(item)
-    }
-
-    async fn read_clock(&self, link: &Arc<Link>, key: &Key, half: Instant, end: Instant) -> Result<(), Failed> {
-        let server = self.server(key);
-        let read = server.read_clock(link, half, end).await;
-        read.map_err(|error| Failed { error: error.context(server), sent: true })
-    }
-
-    /// Writes one name. `Failed::sent`: another connection may answer, and nobody knows what became of the write.
-    async fn write_one(
-        &self,
-        write: &Write<'_, Item>,
-        link: &Arc<Link>,
-        key: &Key,
-        commands: &Commands,
-        half: Instant,
-        end: Instant,
-    ) -> Result<Wrote<Item>, Failed> {
-        let Answers { replies, sent_at } = self.server(key).ask(link, commands, Some(rest(write.found)), half, end).await?;
-        let mut replies = replies.into_iter();
-        let done = match replies.next() {
-            Some(Reply::Done) => true,
-            Some(Reply::Refused) => false,
-            other => return Err(Failed { error: odd(other), sent: false }),
-        };
-        let after = match replies.next() {
-            // A deletion is not followed by a question.
-            None if done => {
-                self.left().remove(write.name);
-                return Ok(Wrote::all());
-            }
-            None => self.look_by(link, key, half, end).await?,
-            reply => self.item(link, key, reply, sent_at, half, end).await?,
-        };
-        if !done {
-            return Ok(Wrote::nothing().with_found(after));
-        }
-        if rest(&after).saturating_add(write.found.pad) < rest(write.found) {
-            // It is gone or ends too soon: the server has looked at its own clock meanwhile, or is ahead.
-            self.read_clock(link, key, half, end).await?;
-        }
-        let after = just_granted(after);
-        self.remember(write.name, &after);
-        Ok(Wrote::all().with_found(after))
+        .map_err(|failed| failed.error)
     }
 
     /// The entry of a name, if it looks like a lock.
@@ -211,6 +132,88 @@ impl Items {
         let replies = server.read(&commands, end).await?;
         let may_be = |reply: &Reply| matches!(reply, Reply::Size { size, flags } if *flags > 0 || *size <= LONGEST_TOKEN);
         Ok(names.iter().zip(replies).filter(|(_, reply)| may_be(reply)).map(|(name, _)| name).collect())
+    }
+}
+
+/// Commands about a key, on one link.
+struct Attempt<'a> {
+    items: &'a Items,
+    server: &'a Connection,
+    link: Arc<Link>,
+    key: &'a Key,
+    half: Instant,
+    end: Instant,
+}
+
+impl Attempt<'_> {
+    async fn look(&self) -> Result<Found, Failed> {
+        let mut commands = Commands::default();
+        commands.get(self.key);
+        let Answers { mut replies, sent_at } = self.ask(&commands, None).await?;
+        self.item(replies.pop(), sent_at).await
+    }
+
+    async fn ask(&self, commands: &Commands, left: Option<Duration>) -> Result<Answers, Failed> {
+        self.server.ask(&self.link, commands, left, self.half, self.end).await
+    }
+
+    /// The item that a reply shows.
+    async fn item(&self, reply: Option<Reply>, sent_at: BootTime) -> Result<Found, Failed> {
+        let (link, scheme) = (&self.link, self.items.scheme);
+        let value = match reply {
+            Some(Reply::Value(value)) => value,
+            Some(Reply::Missing) => return Ok(Item::missing(scheme, link.clock().estimate(sent_at), link)),
+            other => return Err(Failed::answered(odd(other))),
+        };
+        let shown = value.shown().filter(|_| scheme == Scheme::Cas);
+        if shown.is_some_and(|shown| !link.clock().fits(shown, sent_at)) {
+            // The server says whose mistake it is.
+            self.read_clock().await?;
+        }
+        let clock = link.clock();
+        let shown = shown.filter(|shown| clock.fits(*shown, sent_at));
+        let now = shown.map_or_else(|| clock.estimate(sent_at), |shown| clock.reading(shown, sent_at));
+        let number = clock.counter(value.version);
+        let item = Item::read(scheme, value, now, number, link).map_err(Failed::answered)?;
+        if let Some(shown) = shown {
+            link.saw(shown, sent_at);
+        }
+        Ok(item)
+    }
+
+    async fn read_clock(&self) -> Result<(), Failed> {
+        let read = self.server.read_clock(&self.link, self.half, self.end).await;
+        read.map_err(|error| Failed { error: error.context(self.server), sent: true })
+    }
+
+    /// Writes the name. `Failed::sent`: another connection may answer, and nobody knows what became of the write.
+    async fn write(&self, write: &Write<'_, Item>, commands: &Commands) -> Result<Wrote<Item>, Failed> {
+        let Answers { replies, sent_at } = self.ask(commands, Some(rest(write.found))).await?;
+        let mut replies = replies.into_iter();
+        let done = match replies.next() {
+            Some(Reply::Done) => true,
+            Some(Reply::Refused) => false,
+            other => return Err(Failed::answered(odd(other))),
+        };
+        let after = match replies.next() {
+            // A deletion is not followed by a question.
+            None if done => {
+                self.items.left().remove(write.name);
+                return Ok(Wrote::all());
+            }
+            None => self.look().await?,
+            reply => self.item(reply, sent_at).await?,
+        };
+        if !done {
+            return Ok(Wrote::nothing().with_found(after));
+        }
+        if rest(&after).saturating_add(write.found.pad) < rest(write.found) {
+            // It is gone or ends too soon: the server has looked at its own clock meanwhile, or is ahead.
+            self.read_clock().await?;
+        }
+        let after = just_granted(after);
+        self.items.remember(write.name, &after);
+        Ok(Wrote::all().with_found(after))
     }
 }
 
@@ -264,11 +267,11 @@ impl Cas for Items {
             return Ok(Wrote::all());
         }
         let half = if repeat == Repeat::Never { end } else { half_way(end) };
-        let link = self.server(&key).link(half, end).await?;
-        if !Arc::ptr_eq(&write.found.version.link, &link) {
+        let attempt = self.attempt(&key, half, end).await?;
+        if !Arc::ptr_eq(&write.found.version.link, &attempt.link) {
             return Ok(Wrote::nothing());
         }
-        match self.write_one(write, &link, &key, &commands, half, end).await {
+        match attempt.write(write, &commands).await {
             // Of a supplied token, a second try would find the lease of the first, and take it for another client's. And
             // a write of a grant may still run after the release. The caller has to know, to clean up until then.
             Err(Failed { sent: true, .. }) if repeat == Repeat::Freely && Instant::now() < end => {
@@ -276,7 +279,7 @@ impl Cas for Items {
             }
             Err(Failed { sent: true, error }) => Err(error.maybe_applied()),
             // It was closed just before.
-            Err(_) if link.is_closed() && repeat != Repeat::Never => Ok(Wrote::nothing()),
+            Err(_) if attempt.link.is_closed() && repeat != Repeat::Never => Ok(Wrote::nothing()),
             outcome => outcome.map_err(|failed| failed.error),
         }
     }

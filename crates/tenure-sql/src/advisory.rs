@@ -27,7 +27,7 @@ use tenure::{Entry, Error, ErrorKind, Holder, Lease, Name, Owner, Share};
 use tokio::time::Instant;
 
 pub(crate) use self::live::Live;
-pub(crate) use self::locks::{Found, LiveOf, Locks, hex_digest};
+pub(crate) use self::locks::{HolderSession, LiveOf, Locks, hex_digest};
 use self::session::Sessions;
 use crate::table::{Server as _, Terms};
 
@@ -149,13 +149,13 @@ impl<L: Locks> AdvisoryStore<L> {
     }
 
     /// The name under which this store holds a lock: the server knows its key alone.
-    fn name_of(&self, found: &Found) -> Option<Name> {
+    fn name_of(&self, found: &HolderSession) -> Option<Name> {
         let leases = self.leases();
         leases.values().find(|held| held.live.session.id == found.id).map(|held| held.name.clone())
     }
 
     /// The holder, with what this process knows of its own leases.
-    fn shown(&self, found: Found) -> Holder {
+    fn shown(&self, found: HolderSession) -> Holder {
         let leases = self.leases();
         let own = leases.iter().find(|(_, held)| held.live.session.id == found.id && held.until.is_some());
         own.map_or(found.holder, |((owner, _), held)| {
@@ -290,8 +290,8 @@ impl<L: Locks> Store for AdvisoryStore<L> {
             None => self.sessions.on(&live, end, self.locks().list(&live)).await,
         };
         self.sessions.give_back(live);
-        let found: Vec<(Name, Found)> = found.map_err(|failed| failed.error)?;
-        let entry = |(name, found): (Name, Found)| {
+        let found: Vec<(Name, HolderSession)> = found.map_err(|failed| failed.error)?;
+        let entry = |(name, found): (Name, HolderSession)| {
             let name = self.name_of(&found).unwrap_or(name);
             Entry::new(name, vec![self.shown(found)], Vec::new())
         };

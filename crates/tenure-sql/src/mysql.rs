@@ -68,33 +68,37 @@ impl MySql {
             leases.iter().cloned().enumerate().filter(|(_, lease)| is_unlocked(lease)).unzip();
         let mut renewed: Renewed = Vec::with_capacity(leases.len());
         if !free.is_empty() {
-            renewed.extend(self.renew_batch(&free, end).await?.into_iter().map(|at| (positions[at], Ok(RenewReply::Renewed))));
+            renewed.extend(self.renew_batch(&free, end).await?.into_iter().map(|(at, reply)| (positions[at], reply)));
         }
         let others = leases.iter().enumerate().filter(|(_, lease)| !is_unlocked(lease));
         renewed.extend(others.map(|(at, _)| (at, Err(locked.clone()))));
         Ok(renewed)
     }
 
-    /// Renews at most [`BATCH`] leases.
-    async fn renew_batch(&self, leases: &[Lease], end: Instant) -> Result<Vec<usize>, Error> {
+    /// Renews at most [`BATCH`] leases. Leaves out those whose name others hold or wait for as well.
+    async fn renew_batch(&self, leases: &[Lease], end: Instant) -> Result<Renewed, Error> {
         let (sent_at, mut arguments) = (Instant::now(), Vec::with_capacity(leases.len() * 3));
         for lease in leases {
             arguments.extend([text(lease.name.as_str()), owner(&lease.owner), micros(lease.ttl).into()]);
         }
         let done = self.run_freely(&self.statements().renew(leases.len()), arguments, end).await?;
         if usize::try_from(done.affected) == Ok(leases.len()) {
-            return Ok((0..leases.len()).collect());
+            return Ok((0..leases.len()).map(|at| (at, Ok(RenewReply::Renewed))).collect());
         }
         // It does not say which. Those that last their ttl from when this was sent are among them.
         let names: Vec<&Name> = leases.iter().map(|lease| &lease.name).collect();
         let found = self.read(&names, end).await?;
         let age = sent_at.elapsed();
-        let lasts = |(lease, found): (&Lease, &Found)| {
+        let reply = |(lease, found): (&Lease, &Found)| {
             let ours = found.version.row.as_ref().filter(|row| row.owner.as_ref() == Some(&lease.owner.to_string()));
-            ours.is_some_and(|row| Duration::from_micros(row.until) + age >= found.now + lease.ttl)
+            if ours.is_some_and(|row| Duration::from_micros(row.until) + age >= found.now + lease.ttl) {
+                return Some(RenewReply::Renewed);
+            }
+            let is_gone = found.record.holders().all(|held| held.owner != lease.owner);
+            is_gone.then_some(RenewReply::Gone)
         };
-        let renewed = leases.iter().zip(&found).map(lasts);
-        Ok(renewed.enumerate().filter(|(_, renewed)| *renewed).map(|(at, _)| at).collect())
+        let replies = leases.iter().zip(&found).map(reply).enumerate();
+        Ok(replies.filter_map(|(at, reply)| Some((at, Ok(reply?)))).collect())
     }
 }
 
@@ -168,7 +172,7 @@ impl Table for MySql {
                 Err(error) if batch.len() > 1 && error.kind() == ErrorKind::Overloaded => {
                     self.renew_unlocked(batch, error, end).await
                 }
-                indexes => indexes.map(|indexes| indexes.into_iter().map(|at| (at, Ok(RenewReply::Renewed))).collect()),
+                replies => replies,
             };
             // What other batches were answered stays true.
             let failed = |error: Error| (0..batch.len()).map(|at| (at, Err(error.clone()))).collect();
@@ -192,15 +196,15 @@ impl Table for MySql {
         // So that two who write several do not wait for each other.
         rows.sort_by_key(|row| row.name);
         let statement = |row: &&Write<'_>| {
-            let state = &row.state;
+            let columns = &row.columns;
             let optional = |text: &Option<String>| text.as_deref().map_or(Value::NULL, self::text);
             let mut arguments = vec![
                 row.version.into(),
                 row.fence.into(),
-                optional(&state.owner),
-                state.since.into(),
-                state.until.into(),
-                optional(&state.record),
+                optional(&columns.owner),
+                columns.since.into(),
+                columns.until.into(),
+                optional(&columns.record),
                 text(row.name.as_str()),
             ];
             let is_new = row.was == 0;

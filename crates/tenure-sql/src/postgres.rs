@@ -152,9 +152,9 @@ impl Table for Postgres {
         let column = |of: fn(&Write<'_>) -> u64| rows.iter().map(|row| signed(of(row))).collect::<Vec<i64>>();
         let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
         let (was, version, fence) = (column(|row| row.was), column(|row| row.version), column(|row| row.fence));
-        let (since, until) = (column(|row| row.state.since), column(|row| row.state.until));
-        let owners: Vec<Option<&str>> = rows.iter().map(|row| row.state.owner.as_deref()).collect();
-        let records: Vec<Option<&str>> = rows.iter().map(|row| row.state.record.as_deref()).collect();
+        let (since, until) = (column(|row| row.columns.since), column(|row| row.columns.until));
+        let owners: Vec<Option<&str>> = rows.iter().map(|row| row.columns.owner.as_deref()).collect();
+        let records: Vec<Option<&str>> = rows.iter().map(|row| row.columns.record.as_deref()).collect();
         // A longer one would be refused, with the write. Its waiter has its heartbeat.
         let pushes = || pushes.iter().filter(|push| push.message.len() < 8_000 && session::is_channel(&push.address));
         let channels: Vec<&str> = pushes().map(|push| &*push.address).collect();

@@ -113,7 +113,7 @@ impl Kind for Redis {
             command.args(["--tls-port", &tls, "--tls-auth-clients", "optional"]).arg("--tls-ca-cert-file").arg(certificates.ca());
             command.arg("--tls-cert-file").arg(certificates.server_cert()).arg("--tls-key-file").arg(certificates.server_key());
         }
-        // Else it would be the first plus 10,000, which may be none.
+        // The default is the first port plus 10,000, which may be out of range.
         if *role == Role::Node {
             command.args(["--cluster-enabled", "yes", "--cluster-port", &bus]);
         }

@@ -20,7 +20,7 @@ use crate::problem::Problem;
 const BODY_LIMIT: usize = 64 * 1024;
 
 /// A key, none, or why it is a bad one.
-type Found = Result<Option<String>, &'static str>;
+type FoundKey = Result<Option<String>, &'static str>;
 
 /// Finds the key of a request. Requests with equal keys are served one at a time.
 ///
@@ -28,8 +28,8 @@ type Found = Result<Option<String>, &'static str>;
 #[derive(Clone)]
 pub struct Key(Source);
 
-type InParts = dyn Fn(&Parts) -> Found + Send + Sync;
-type InBody = dyn Fn(&Parts, &Bytes) -> Found + Send + Sync;
+type InParts = dyn Fn(&Parts) -> FoundKey + Send + Sync;
+type InBody = dyn Fn(&Parts, &Bytes) -> FoundKey + Send + Sync;
 
 #[derive(Clone)]
 enum Source {
@@ -106,7 +106,7 @@ impl Key {
         Self::of_body(None, move |parts, body| Ok(find(parts, body)))
     }
 
-    fn of_body(fault: Option<String>, find: impl Fn(&Parts, &Bytes) -> Found + Send + Sync + 'static) -> Self {
+    fn of_body(fault: Option<String>, find: impl Fn(&Parts, &Bytes) -> FoundKey + Send + Sync + 'static) -> Self {
         Self(Source::Body { find: Arc::new(find), limit: BODY_LIMIT, fault })
     }
 
@@ -197,7 +197,7 @@ impl fmt::Debug for Key {
 mod tests {
     use super::*;
 
-    fn head(key: &Key, request: http::request::Builder) -> Found {
+    fn head(key: &Key, request: http::request::Builder) -> FoundKey {
         let (parts, ()) = request.body(()).unwrap().into_parts();
         match &key.0 {
             Source::Parts(find) => find(&parts),
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    fn json(pointer: &str, body: &'static str) -> Found {
+    fn json(pointer: &str, body: &'static str) -> FoundKey {
         let (parts, ()) = Request::new(()).into_parts();
         match Key::json(pointer).0 {
             Source::Body { find, .. } => find(&parts, &Bytes::from_static(body.as_bytes())),

@@ -1,5 +1,6 @@
 //! From options to a store that is connected.
 
+use tenure::store::Credentials;
 use tenure::{Error, Locker};
 
 use super::{Options, words};
@@ -12,7 +13,7 @@ impl Options {
     /// [`Unreachable`](tenure::ErrorKind::Unreachable) if none answers within 5 s,
     /// [`Refused`](tenure::ErrorKind::Refused) if a login is refused, or a server is too old or has a wrong clock.
     pub async fn open(self) -> Result<MemcachedStore, Error> {
-        self.credentials.fixed().map_or(Ok(None), |login| words(&login))?;
+        self.logins.iter().filter_map(Credentials::fixed).try_for_each(|login| words(&login).map(drop))?;
         Items::open(self).await
     }
 

@@ -98,8 +98,8 @@ local function forgo(weight)
   return true
 end
 
--- Removes a share that `forgo` has counted as free, and which was the only one if it is `alone`. It goes behind all that the
--- release writes: in a slot of a cluster that moves, the server ends a script that touches a key again that it has deleted.
+-- Removes a share that `forgo` has counted as free; `alone` if it was the only one. A release calls this last, because in a slot of
+-- a cluster that moves, the server ends a script that touches a key which the script has deleted.
 local function depart(owner, weight, alone)
   if not holder then
     redis.call('ZREM', name, owner)

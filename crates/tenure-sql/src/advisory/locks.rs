@@ -44,20 +44,20 @@ pub(crate) trait Locks: Send + Sync + 'static {
     async fn pass(&self, live: &LiveOf<Self>, key: &Self::Key, from: &Owner, to: &Owner) -> Result<(), Failed>;
 
     /// Returns the session that holds a lock.
-    async fn holder(&self, live: &LiveOf<Self>, key: &Self::Key) -> Result<Option<Found>, Failed>;
+    async fn holder(&self, live: &LiveOf<Self>, key: &Self::Key) -> Result<Option<HolderSession>, Failed>;
 
     /// Returns the session that holds a lock with the mark of `owner`.
     async fn session_of(&self, live: &LiveOf<Self>, key: &Self::Key, owner: &Owner) -> Result<Option<Session>, Failed>;
 
     /// Returns the locks that are held, each with a name for it.
-    async fn list(&self, live: &LiveOf<Self>) -> Result<Vec<(Name, Found)>, Failed>;
+    async fn list(&self, live: &LiveOf<Self>) -> Result<Vec<(Name, HolderSession)>, Failed>;
 }
 
 /// A session of `L`.
 pub(crate) type LiveOf<L> = Live<<<L as Locks>::Server as Server>::Client>;
 
 /// A session that holds a lock, as the server shows it.
-pub(crate) struct Found {
+pub(crate) struct HolderSession {
     /// `None` if this user may not see enough of it to end it.
     pub(crate) session: Option<Session>,
     pub(crate) id: i64,

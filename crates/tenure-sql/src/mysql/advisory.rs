@@ -17,7 +17,7 @@ use super::server::How;
 use super::statements::VERSION;
 use super::text;
 use super::work::{Done, Statement, Work};
-use crate::advisory::{Found, Live, Locks, hex_digest};
+use crate::advisory::{HolderSession, Live, Locks, hex_digest};
 use crate::table::failure::unexpected;
 use crate::table::{Failed, Server, Session, no_end};
 
@@ -241,13 +241,13 @@ impl Locks for Advisory {
         self.number(live, PASS, vec![key.owner_lock(from), key.owner_lock(to)]).await.map(|_| ())
     }
 
-    async fn holder(&self, live: &Live<Client>, key: &Key) -> Result<Option<Found>, Failed> {
+    async fn holder(&self, live: &Live<Client>, key: &Key) -> Result<Option<HolderSession>, Failed> {
         let done = self.ask(live, HOLDER, vec![text(&key.0)]).await?;
         let found = |row: &Row| {
             let (user, (id, session)): (Option<String>, _) = (column(row, 2)?, session(live, row)?);
             let seen = session.as_ref().zip(user).map_or(String::new(), |(session, user)| format!(", {user}@{}", session.began));
             let owner = Owner::from_bytes(format!("connection {id}{seen}").into_bytes());
-            Ok(Found { session, id, holder: Holder::new(owner, Share::MUTEX).with_of_session(true) })
+            Ok(HolderSession { session, id, holder: Holder::new(owner, Share::MUTEX).with_of_session(true) })
         };
         done.rows.first().map(found).transpose().map_err(answered)
     }
@@ -258,7 +258,7 @@ impl Locks for Advisory {
         Ok(found.and_then(|(_, session)| session))
     }
 
-    async fn list(&self, _: &Live<Client>) -> Result<Vec<(Name, Found)>, Failed> {
+    async fn list(&self, _: &Live<Client>) -> Result<Vec<(Name, HolderSession)>, Failed> {
         let what = "the server does not list the locks of GET_LOCK";
         Err(answered(Error::new(ErrorKind::Unsupported, what).with_hint("ask for one name")))
     }

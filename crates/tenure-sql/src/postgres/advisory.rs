@@ -15,7 +15,7 @@ use super::failure::read_only;
 use super::read::column;
 use super::source::{Client, How};
 use crate::advisory::locks::digest;
-use crate::advisory::{Found, Live, Locks, hex_digest};
+use crate::advisory::{HolderSession, Live, Locks, hex_digest};
 use crate::table::failure::unexpected;
 use crate::table::{Failed, Server, Session, no_end};
 
@@ -203,7 +203,7 @@ fn answered(error: Error) -> Failed {
     Failed { error, answered: true, is_over: false }
 }
 
-fn found(live: &Live<Client>, row: &Row) -> Result<Found, Error> {
+fn found(live: &Live<Client>, row: &Row) -> Result<HolderSession, Error> {
     let (name, user, idle): (String, String, Option<i64>) = (column(row, 2)?, column(row, 3)?, column(row, 4)?);
     let (id, session) = session(live, row)?;
     let marked = name.rsplit_once(' ').and_then(|(mark, ttl)| Some((mark, canonical::<u64>(ttl)?)));
@@ -215,7 +215,7 @@ fn found(live: &Live<Client>, row: &Row) -> Result<Found, Error> {
         let owner = Owner::from_bytes(format!("pid {id}, {user}, {name}").into_bytes());
         Holder::new(owner, Share::MUTEX).with_of_session(true)
     };
-    Ok(Found { session, id, holder })
+    Ok(HolderSession { session, id, holder })
 }
 
 /// The process of a row, and its session if this user may see it.
@@ -274,7 +274,7 @@ impl Locks for Advisory {
         Ok(())
     }
 
-    async fn holder(&self, live: &Live<Client>, key: &Key) -> Result<Option<Found>, Failed> {
+    async fn holder(&self, live: &Live<Client>, key: &Key) -> Result<Option<HolderSession>, Failed> {
         let rows = self.ask(live, HOLDER, &key.arguments()).await?;
         rows.first().map(|row| found(live, row)).transpose().map_err(answered)
     }
@@ -285,7 +285,7 @@ impl Locks for Advisory {
         Ok(rows.first().map(|row| session(live, row)).transpose().map_err(answered)?.and_then(|(_, session)| session))
     }
 
-    async fn list(&self, live: &Live<Client>) -> Result<Vec<(Name, Found)>, Failed> {
+    async fn list(&self, live: &Live<Client>) -> Result<Vec<(Name, HolderSession)>, Failed> {
         let rows = self.ask(live, LIST, &[]).await?;
         let entry = |row: &Row| {
             let key = Key { bits: column(row, 5)?, is_pair: column(row, 6)? };

@@ -36,19 +36,19 @@ pub(crate) struct Write<'a> {
     pub(crate) was: u64,
     pub(crate) version: u64,
     pub(crate) fence: u64,
-    pub(crate) state: State,
+    pub(crate) columns: Columns,
 }
 
 /// The columns that say who holds and who waits.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct Columns {
     pub(crate) owner: Option<String>,
     pub(crate) since: u64,
     pub(crate) until: u64,
     pub(crate) record: Option<String>,
 }
 
-impl State {
+impl Columns {
     /// `fence` is the largest counter of the name, which the holder has if it is in columns.
     fn of(record: &Record, fence: u64, now: Duration) -> Self {
         let mut holders = record.holders();
@@ -64,8 +64,8 @@ impl State {
             let (since, until) = (micros(held.since), micros(held.until));
             return Self { owner: Some(held.owner.to_string()), since, until, record: None };
         }
-        let ends = record.holders().map(|held| held.until).chain(record.waiters().map(|waiter| waiter.until));
-        Self { owner: None, since: 0, until: micros(ends.max().unwrap_or(now)), record: Some(record.to_string()) }
+        let until = micros(record.last_end().unwrap_or(now));
+        Self { owner: None, since: 0, until, record: Some(record.to_string()) }
     }
 }
 
@@ -89,13 +89,13 @@ impl Seen {
         Ok(Record::new([Held::new(owner, Share::MUTEX, row.fence, span(row.since), span(row.until))], []))
     }
 
-    fn is_as(&self, state: &State, counter: u64) -> bool {
-        let is_free = state.owner.is_none() && state.record.is_none();
+    fn is_as(&self, columns: &Columns, counter: u64) -> bool {
+        let is_free = columns.owner.is_none() && columns.record.is_none();
         let Some(row) = &self.row else { return is_free };
         row.fence == counter
-            && row.owner == state.owner
-            && row.record == state.record
-            && (is_free || row.since == state.since && row.until == state.until)
+            && row.owner == columns.owner
+            && row.record == columns.record
+            && (is_free || row.since == columns.since && row.until == columns.until)
     }
 }
 
@@ -103,14 +103,14 @@ impl<'a> Write<'a> {
     /// The row that says what the new record does; `None` if the present one does.
     pub(crate) fn of(write: &cas::Write<'a, Seen>) -> Option<Self> {
         let cas::Write { name, found, counter, .. } = *write;
-        let state = State::of(&found.record, counter, found.now);
-        if found.version.is_as(&state, counter) {
+        let columns = Columns::of(&found.record, counter, found.now);
+        if found.version.is_as(&columns, counter) {
             return None;
         }
         let was = found.version.row.as_ref().map_or(0, |row| row.version);
         // A row that was swept and made again has a version that no row of its name had.
         let version = if was == 0 { micros(found.now) } else { was + 1 };
-        Some(Write { name, was, version, fence: counter, state })
+        Some(Write { name, was, version, fence: counter, columns })
     }
 }
 

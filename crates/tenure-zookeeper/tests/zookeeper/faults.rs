@@ -258,7 +258,7 @@ async fn a_server_that_is_behind_shows_what_is_held() {
     let (name, first) = (Name::new("x").unwrap(), owner());
     granted(&near, &request("x", &first)).await;
     near.release(&lease("x", &first), Duration::ZERO).await.unwrap();
-    ensemble.slow_down(follower, Duration::from_millis(60));
+    ensemble.slow_down(follower, Duration::from_millis(25));
     let held = owner();
     granted(&near, &request("x", &held)).await;
     assert_eq!(far.inspect(Some(&name)).await.unwrap().len(), 1, "a held lock is shown as free");

@@ -1,10 +1,10 @@
 //! A store over compare-and-swap.
 //!
-//! For authors of stores. A server that keeps a value for each name, and writes one only if nobody has
-//! changed it since it was read, is all that a lock needs: a version column, memcached's `cas`, `WATCH`.
-//! [`Cas`] says how to read and to write there. [`CasStore`] makes a [`Store`](super::Store) of it, with shares, a queue
-//! and fences: it reads the [`Record`](super::record::Record) of a name, lets one call change it, writes it back, and begins anew
-//! when another client was faster.
+//! For authors of stores. A lock needs no more of a server than a value for each name, which is written
+//! only if nobody has changed it since it was read: a version column, memcached's `cas`, `WATCH`.
+//! [`Cas`] says how to read and write such a value. [`CasStore`] makes a [`Store`](super::Store) of that, with
+//! shares, a queue and fences. It reads the [`Record`](super::record::Record) of a name, lets one call change it,
+//! writes it back, and begins anew when another client was faster.
 //!
 //! The example `own-store` of the conformance kit is such a store, with its tests.
 
@@ -100,8 +100,8 @@ pub trait Cas: fmt::Debug + fmt::Display + Send + Sync + 'static {
         None
     }
 
-    /// Takes a name that is likely free, without reading it first. `None` of the request's owner waits in
-    /// the queue.
+    /// Takes a name that is likely free, without reading it first. The request's owner has no entry in the
+    /// queue.
     async fn take(&self, _: &Request, _: Instant) -> Result<Tried<Grant, Self::Version>, Error> {
         Ok(Tried::Other(None))
     }

@@ -158,6 +158,11 @@ impl Record {
         self.holders.first().is_none() && self.queue.is_empty()
     }
 
+    /// Returns when the last holder and the last waiter are gone; `None` if there are none.
+    pub fn last_end(&self) -> Option<Duration> {
+        self.holders().map(|held| held.until).chain(self.waiters().map(|waiter| waiter.until)).max()
+    }
+
     /// Asks for a share, as [`Store::acquire`](crate::store::Store::acquire) says. By `wake` the
     /// store finds the client if it waits. `next` gives the number of the next grant.
     ///

@@ -37,6 +37,7 @@ mod settings;
 mod supplied;
 mod test_clock;
 mod tries;
+mod turns;
 mod unequal;
 mod waiting;
 

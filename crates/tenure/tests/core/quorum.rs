@@ -298,8 +298,23 @@ async fn a_lease_reaches_a_node_that_was_busy_for_a_moment() {
     assert_eq!(nodes[2].inner.release(&rival.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(nodes[2].has(&held.owner).await);
+    let left = async |at: usize| nodes[at].inner.inspect(None).await.unwrap()[0].holders[0].ttl.unwrap();
+    assert!(left(2).await <= left(0).await, "it would outlive the lease");
     release(&quorum, &held).await;
     settle().await;
+    assert!(!nodes[2].has(&held.owner).await);
+}
+
+/// By then a renewal has found the node, or the process was stopped and the lease has ended.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_stays_busy_is_not_asked_for_ever() {
+    let (nodes, quorum) = three();
+    let rival = asks();
+    assert!(matches!(nodes[2].inner.acquire(&rival).await.unwrap(), AcquireReply::Granted(_)));
+    let held = granted(&quorum).await;
+    tokio::time::sleep(LONG / 2).await;
+    assert_eq!(nodes[2].inner.release(&rival.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    tokio::time::sleep(LONG * 2 / 5).await;
     assert!(!nodes[2].has(&held.owner).await);
 }
 

@@ -57,8 +57,7 @@ pub(super) fn read(value: Option<Vec<u8>>, left: i64, now: Duration) -> Result<F
 /// Adds the command that writes the new state, if it differs.
 pub(super) fn add_write(found: &Found, commands: &mut Commands, key: &Key<'_>) {
     let (record, Value { bytes, foreign, .. }) = (&found.record, &found.version);
-    let until = record.holders().map(|held| held.until).chain(record.waiters().map(|waiter| waiter.until)).max();
-    let Some(until) = until else {
+    let Some(until) = record.last_end() else {
         if bytes.is_some() {
             commands.about(key, b"DEL", &[]);
         }

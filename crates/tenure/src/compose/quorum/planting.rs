@@ -163,8 +163,8 @@ impl Planting {
         });
     }
 
-    /// Whether so many other nodes have the lease, or do not say, that a majority may have it. Meanwhile somebody else may have
-    /// taken it over, of which this client hears nothing.
+    /// Whether a majority may still have the lease: too few of the other nodes say that they lack it. Another client may have taken it
+    /// over, and nobody tells this one.
     async fn may_stand(&self, at: usize) -> bool {
         let Lease { name, owner, .. } = &*self.lease;
         let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != at);

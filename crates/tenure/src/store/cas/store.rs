@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 use super::super::record::{Answer, Change};
 use super::super::{AcquireReply, Busy, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use super::found::Next;
-use super::turns::Turns;
+use super::turns::{Turn, Turns};
 use super::{Cas, Found, Repeat, Tried, Write};
 use crate::{Entry, Error, Fence, Lease, Name};
 
@@ -23,16 +23,18 @@ const LONGEST: Duration = Duration::from_secs(24 * 3_600);
 #[derive(Debug)]
 pub struct CasStore<C> {
     cas: C,
-    turns: Turns,
+    /// Acquisitions of this process, of which each would make the others read again.
+    taking: Turns,
+    /// Renewals and releases. None of them waits for one that takes.
+    keeping: Turns,
 }
 
 /// The terms of a call.
-struct Terms<V> {
+struct Terms<'a, V> {
     /// How the name was a moment ago, if that is known.
     found: Option<Found<V>>,
-    /// It waits for its turn before it begins. Calls of this process about one name would make each other
-    /// read again. But none that keeps or ends a lease waits for one that takes.
-    in_turn: bool,
+    /// Without one, the call waits for its turn once another was faster.
+    turn: Option<Turn<'a>>,
     repeat: Repeat,
     end: Instant,
 }
@@ -51,7 +53,7 @@ struct Written<T> {
 impl<C: Cas> CasStore<C> {
     /// Makes a store of what a server keeps.
     pub fn new(cas: C) -> Self {
-        Self { cas, turns: Turns::default() }
+        Self { cas, taking: Turns::default(), keeping: Turns::default() }
     }
 
     fn end(&self, ttl: Duration) -> Instant {
@@ -68,18 +70,15 @@ impl<C: Cas> CasStore<C> {
 
     /// Applies `work` to the state of a name and writes the result, until nobody else was faster. `kept`
     /// looks at the state that the write has left, and returns whether it is as it should be.
-    async fn change<T: Send>(
-        &self,
-        name: &Name,
-        terms: Terms<C::Version>,
+    async fn change<'a, T: Send>(
+        &'a self,
+        name: &'a Name,
+        terms: Terms<'a, C::Version>,
         mut work: impl FnMut(&mut Found<C::Version>, &str, Next<'_>) -> Result<Change<T>, Error> + Send,
         kept: impl Fn(&mut T, &Found<C::Version>) -> Result<bool, Error> + Send + Sync,
     ) -> Result<Written<T>, Error> {
-        let Terms { mut found, in_turn, mut repeat, end } = terms;
-        let (mut turn, mut overtaken, mut repeated) = (None, 0, false);
-        if in_turn {
-            turn = Some(self.turns.take(name, &mut found, end).await?);
-        }
+        let Terms { mut found, mut turn, mut repeat, end } = terms;
+        let (mut overtaken, mut repeated) = (0, false);
         loop {
             let told = |error: Error| if repeated { error.maybe_applied() } else { error };
             let mut seen = match found.take() {
@@ -97,6 +96,7 @@ impl<C: Cas> CasStore<C> {
             check_counter(counter)?;
             let write = Write { name, found: &seen, counter, granted, served: &change.served };
             let outcome = self.cas.write(&[write], repeat, end).await.map_err(told)?;
+            turn.iter().for_each(Turn::answered);
             if outcome.unheard {
                 // It is sent again once.
                 (repeated, repeat) = (true, Repeat::Never);
@@ -107,7 +107,7 @@ impl<C: Cas> CasStore<C> {
                 self.publish(name, &change);
                 return Ok(Written { change, counter: floor.map(|_| counter), hears: wake.is_some(), repeated });
             } else {
-                // What was written may still be there.
+                // The name is not as it should be, but some of what was written may be left.
                 repeated = true;
             }
             // It may hold what the next read waits for.
@@ -115,7 +115,9 @@ impl<C: Cas> CasStore<C> {
             let told = |error: Error| if repeated { error.maybe_applied() } else { error };
             overtaken += 1;
             if turn.is_none() {
-                turn = Some(self.turns.take(name, &mut found, end).await.map_err(told)?);
+                let mine = self.keeping.take(name, end).await.map_err(told)?;
+                found = found.filter(|_| !mine.waited);
+                turn = Some(mine);
             } else if found.is_none() && !pause(overtaken, end).await {
                 return Err(told(again_and_again()));
             }
@@ -140,7 +142,7 @@ impl<C: Cas> CasStore<C> {
             let lasts = |lease: &Lease| after.held(&lease.owner).is_some_and(|held| after.rest(held) >= lease.ttl);
             Ok(leases.iter().zip(replies).all(|(lease, reply)| *reply == RenewReply::Gone || lasts(lease)))
         };
-        let terms = Terms { found: None, in_turn: false, repeat: Repeat::Freely, end };
+        let terms = Terms { found: None, turn: None, repeat: Repeat::Freely, end };
         Ok(self.change(name, terms, |found, _, _| Ok(found.renew(leases)), kept).await?.change.answer)
     }
 
@@ -188,9 +190,11 @@ impl<C: Cas> Store for CasStore<C> {
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.check(request)?;
         let (end, mut found) = (self.end(request.ttl), None);
+        let turn = self.taking.take(&request.name, end).await?;
         if request.from.is_none() && request.enqueue != Enqueue::Heartbeat {
             match self.cas.take(request, end).await? {
                 Tried::Done(grant) => {
+                    turn.answered();
                     if let Some(listeners) = self.cas.listeners() {
                         listeners.taken(&request.name);
                     }
@@ -199,7 +203,7 @@ impl<C: Cas> Store for CasStore<C> {
                 Tried::Other(seen) => found = seen,
             }
         }
-        let terms = Terms { found, in_turn: true, repeat: Repeat::Settled, end };
+        let terms = Terms { found, turn: Some(turn), repeat: Repeat::Settled, end };
         let acquire = |found: &mut Found<_>, wake: &str, next: Next<'_>| found.acquire(request, wake, next);
         let kept = |answer: &mut Answer, after: &Found<_>| {
             let Answer::Granted(grant) = answer else { return Ok(true) };
@@ -289,7 +293,7 @@ impl<C: Cas> Store for CasStore<C> {
         }
         // Between two releases by a supplied token, another client may take the name with it.
         let repeat = if lease.owner.is_generated() { Repeat::Freely } else { Repeat::Never };
-        let terms = Terms { found, in_turn: false, repeat, end };
+        let terms = Terms { found, turn: None, repeat, end };
         let release = |found: &mut Found<_>, _: &str, next: Next<'_>| Ok(found.release(lease, linger, next));
         let written = self.change(&lease.name, terms, release, |_, _| Ok(true)).await?;
         match written.change.answer {
