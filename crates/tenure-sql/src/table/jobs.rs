@@ -1,4 +1,4 @@
-//! A task that does one job after another, and ends what it has begun, also if nobody waits for it any more.
+//! A task that does one job after another to its end, also if nobody waits for it any more.
 //!
 //! A client library may leave its connection in an unknown state if a future is dropped, and a
 //! connection that was lent has to go back as it came.
@@ -29,7 +29,7 @@ impl<J: Send + 'static, A: Send + 'static> Jobs<J, A> {
         (Self(jobs), tokio::spawn(drive(worker, work)).abort_handle())
     }
 
-    /// Has a job done. `None` if the task has ended. If this is dropped before the job has begun, it is not done.
+    /// Has a job done. `None` if the task has ended.
     pub(crate) async fn run(&self, job: J) -> Option<A> {
         let (reply, answer) = oneshot::channel();
         self.0.send((job, reply)).ok()?;
@@ -43,9 +43,6 @@ impl<J: Send + 'static, A: Send + 'static> Jobs<J, A> {
 
 async fn drive<W: Worker>(mut worker: W, mut jobs: mpsc::UnboundedReceiver<(W::Job, oneshot::Sender<W::Answer>)>) {
     while let Some((job, reply)) = jobs.recv().await {
-        if reply.is_closed() {
-            continue;
-        }
         let (answer, goes_on) = worker.work(job).await;
         let _ = reply.send(answer);
         if !goes_on {
