@@ -1,7 +1,7 @@
 //! A lease that passes from one guard to another.
 
-use tenure::store::AcquireReply;
 use tenure::ErrorKind;
+use tenure::store::AcquireReply;
 use tokio::time::timeout;
 
 use crate::scripted_store::Fate;

@@ -1,6 +1,7 @@
 //! A lease that goes from task to task of one process, without the store.
 
-use std::task::{Context, Waker};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 
 use tenure::{Acquire, EndReason, ErrorKind, Fence, State};
 use tokio::time::timeout;
@@ -245,4 +246,57 @@ async fn readers_of_a_process_come_in_together() {
     released(writer).await;
     let guards = timeout(ms(100), futures_util::future::join_all(readers)).await.expect("they come in one by one");
     assert!(guards.into_iter().all(|guard| guard.unwrap().unwrap().state() == State::Held));
+}
+
+/// The guard of a waiter that is dropped before it wakes goes to the next one, and to the store
+/// after the last.
+#[tokio::test(start_paused = true)]
+async fn what_nobody_took_passes_on() {
+    let (_clock, store, locks) = world();
+    let mut context = Context::from_waker(Waker::noop());
+    let guard = door(&locks).acquire().await.unwrap();
+    let (mut first, mut second) = (Box::pin(door(&locks).acquire()), Box::pin(door(&locks).acquire()));
+    for _ in 0..5 {
+        assert!(first.as_mut().poll(&mut context).is_pending() && second.as_mut().poll(&mut context).is_pending());
+        settle().await;
+    }
+    released(guard).await;
+    drop(first);
+    let Poll::Ready(guard) = second.as_mut().poll(&mut context) else { panic!("it went to nobody") };
+    drop(second);
+    let guard = guard.unwrap();
+    let third = pin!(door(&locks).acquire());
+    let mut third = third;
+    for _ in 0..5 {
+        assert!(third.as_mut().poll(&mut context).is_pending());
+        settle().await;
+    }
+    released(guard).await;
+    assert_eq!(gives_up(&store), 0);
+    third.set(door(&locks).acquire());
+    locks.flush_releases().await;
+    assert!(locks.inspect("door").await.unwrap().is_none(), "it was kept by nobody");
+}
+
+/// Served while its process stood still, for longer than the lease, and the others left the local
+/// queue: it waits on.
+#[tokio::test(start_paused = true)]
+async fn whoever_slept_through_its_turn_has_another() {
+    let (clock, _store, locks) = world();
+    let mut context = Context::from_waker(Waker::noop());
+    let guard = door(&locks).acquire().await.unwrap();
+    let first = waiter(door(&locks)).await;
+    let mut stopped = Box::pin(door(&locks).acquire());
+    assert!(stopped.as_mut().poll(&mut context).is_pending());
+    let last = waiter(door(&locks)).await;
+    released(guard).await;
+    released(served(first).await).await;
+    settle().await;
+    last.abort();
+    settle().await;
+    clock.pause(LONG * 2);
+    // The acquisition has the watchdog read its table.
+    released(locks.mutex("elsewhere").acquire().await.unwrap()).await;
+    let guard = timeout(LONG, stopped).await.expect("the waiter was forgotten").unwrap();
+    assert_eq!(guard.state(), State::Held);
 }

@@ -1,4 +1,4 @@
-//! What the store in memory keeps in memory. Its answers are those of the conformance cases.
+//! Memory of the store in memory. Its answers are those of the conformance cases.
 
 use tenure::store::{AcquireReply, Request, Store};
 use tenure::{MemoryStore, Name, Owner, Share};

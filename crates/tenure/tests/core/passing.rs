@@ -1,6 +1,5 @@
 //! State that goes along with a lease from task to task, and state that must not.
 
-
 use tenure::store::Notice;
 use tenure::{Fence, State};
 

@@ -113,3 +113,15 @@ async fn a_lease_of_another_process_is_released_with_a_linger() {
     tokio::time::sleep(secs(5)).await;
     assert_eq!(locks.list().await.unwrap(), []);
 }
+
+/// The store's code fails in the middle of a release: that is sent again.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_panics_is_repeated() {
+    let (_clock, store, locks) = world();
+    let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
+    store.fated(Fate::Panics);
+    drop(guard);
+    timeout(SOON, locks.flush_releases()).await.expect("nobody sees to it");
+    assert_eq!(store.released().len(), 2);
+    assert_eq!(locks.list().await.unwrap(), []);
+}

@@ -194,3 +194,52 @@ async fn belief_in_several_counts_from_the_send() {
     assert_eq!(guards.lease_remaining(), LONG.saturating_sub(SLOW));
     store.fated(Fate::Works);
 }
+
+/// That later tries certainly failed says nothing of the first.
+#[tokio::test(start_paused = true)]
+async fn an_unheard_try_is_cleared_up_after_whatever_came_later() {
+    let (_clock, store, locks) = world();
+    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    store.forget_calls();
+    store.fated(Fate::Unheard);
+    let waiting = tokio::spawn(locks.mutex("door").ttl(LONG).wait(secs(1)).acquire());
+    store.called().await;
+    store.fated(Fate::Fails);
+    let error = waiting.await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, false));
+    store.fated(Fate::Works);
+    timeout(SOON, locks.flush_releases()).await.unwrap();
+    assert_eq!(locks.list().await.unwrap(), [], "the name was orphaned");
+}
+
+/// Another owner's lease on the name does not say that an unanswered request will not run.
+#[tokio::test(start_paused = true)]
+async fn an_unheard_try_that_found_it_busy_later_is_cleared_up() {
+    let (clock, store, locks) = world_with(|features| features.late_commands = true);
+    let _held = locker(&clock, &store).mutex("door").ttl(LONG).acquire().await.unwrap();
+    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    store.forget_calls();
+    store.fated(Fate::Unheard);
+    let waiting = tokio::spawn(locks.mutex("door").ttl(secs(2)).wait(secs(1)).acquire());
+    store.called().await;
+    store.fated(Fate::Works);
+    assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
+    timeout(SOON, locks.flush_releases()).await.unwrap();
+    let unheard = &store.acquires()[0].1;
+    assert!(store.released().contains(unheard), "it may run late, and nobody would know of it");
+}
+
+/// A queue entry outlasts the ttl of its request, and so does its release.
+#[tokio::test(start_paused = true)]
+async fn a_place_is_cleared_up_for_as_long_as_it_may_stand() {
+    let (clock, store, locks) = world();
+    let _held = locker(&clock, &store).mutex("door").ttl(LONG).acquire().await.unwrap();
+    let waiting = tokio::spawn(locks.mutex("door").ttl(secs(1)).acquire());
+    tokio::time::sleep(ms(100)).await;
+    store.fated(Fate::Fails);
+    waiting.abort();
+    tokio::time::sleep(ms(1_800)).await;
+    store.fated(Fate::Works);
+    timeout(SOON, locks.flush_releases()).await.unwrap();
+    assert_eq!(locks.inspect("door").await.unwrap().unwrap().waiters, []);
+}
