@@ -3,22 +3,30 @@
 
 use std::collections::BTreeSet;
 
-use tenure::{Clock, ErrorKind, Owner, State};
+use tenure::{Acquire, Clock, Error, ErrorKind, Guard, Locker, Owner, State};
 use tokio::time::timeout;
 
-use crate::scripted_store::{Fate, SLOW};
-use crate::{LIMIT, LONG, SOON, lease_of, locker, ms, secs, world, world_with};
+use crate::scripted_store::{Fate, SLOW, ScriptedStore};
+use crate::test_clock::TestClock;
+use crate::{LIMIT, LONG, SOON, door, lease_of, locker, ms, secs, world, world_with};
+
+/// Acquires at a store that has answered before, loses the answer to the first try, and meets `then` in all later ones.
+async fn first_unheard(store: &ScriptedStore, locks: &Locker, acquire: Acquire, then: Fate) -> Result<Guard, Error> {
+    let _ = locks.mutex("warm").acquire().await?.release().await?;
+    store.forget_calls();
+    store.fated(Fate::Unheard);
+    let waiting = tokio::spawn(acquire.acquire());
+    store.called().await;
+    store.fated(then);
+    let acquired = timeout(SOON, waiting).await.expect("it hangs").unwrap();
+    store.fated(Fate::Works);
+    acquired
+}
 
 #[tokio::test(start_paused = true)]
 async fn an_unheard_grant_is_found_again_under_the_same_token() {
     let (_clock, store, locks) = world();
-    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
-    store.forget_calls();
-    store.fated(Fate::Unheard);
-    let waiting = tokio::spawn(locks.mutex("door").ttl(LONG).acquire());
-    store.called().await;
-    store.fated(Fate::Works);
-    let guard = timeout(SOON, waiting).await.unwrap().unwrap().unwrap();
+    let guard = first_unheard(&store, &locks, door(&locks), Fate::Works).await.unwrap();
     let asked: BTreeSet<Owner> = store.acquires().into_iter().map(|(_, owner)| owner).collect();
     assert_eq!(asked, BTreeSet::from([guard.token().clone()]));
 }
@@ -108,13 +116,8 @@ async fn late_commands_are_cleared_up_after_until_they_cannot_come() {
 async fn a_guard_does_not_forget_the_try_that_was_unheard() {
     for dropped in [false, true] {
         let (clock, store, locks) = world_with(|features| features.late_commands = true);
-        let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
         let ttl = secs(2);
-        store.fated(Fate::Unheard);
-        let waiting = tokio::spawn(locks.mutex("door").ttl(ttl).acquire());
-        store.called().await;
-        store.fated(Fate::Works);
-        let guard = waiting.await.unwrap().unwrap();
+        let guard = first_unheard(&store, &locks, locks.mutex("door").ttl(ttl), Fate::Works).await.unwrap();
         let started = clock.now();
         if dropped {
             drop(guard);
@@ -138,34 +141,29 @@ async fn answered_tries_are_not_cleared_up_after_for_ever() {
     assert_eq!(store.released().len(), 1);
 }
 
+/// The machine sleeps longer than the lease between the grant and its answer.
+async fn answered_too_late(clock: &TestClock, store: &ScriptedStore, acquire: Acquire) -> Result<Guard, Error> {
+    store.fated(Fate::Hangs);
+    let waiting = tokio::spawn(acquire.acquire());
+    store.called().await;
+    clock.sleep(secs(70));
+    store.answer();
+    timeout(SOON, waiting).await.unwrap().unwrap()
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_came_too_late_is_not_believed() {
     let (clock, store, locks) = world();
-    store.fated(Fate::Hangs);
-    let waiting = tokio::spawn(locks.mutex("door").ttl(LONG).acquire());
-    store.called().await;
-    // The machine sleeps longer than the lease between the grant and its answer.
-    clock.sleep(secs(70));
-    store.answer();
-    let guard = timeout(SOON, waiting).await.unwrap().unwrap().unwrap();
+    let guard = answered_too_late(&clock, &store, door(&locks)).await.unwrap();
     assert_eq!(guard.state(), State::Held);
     locks.flush_releases().await;
     let asked = store.acquires();
     assert!(asked.len() >= 2 && asked[0].1 != *guard.token(), "the token of the late grant was used again");
     assert!(store.released().contains(&asked[0].1), "what came too late was not given up");
-}
-
-/// With a supplied token there is no other token to go on with.
-#[tokio::test(start_paused = true)]
-async fn a_supplied_token_whose_grant_came_too_late_is_told_as_unknown() {
+    // With a supplied token there is no other token to go on with.
     let (clock, store, locks) = world();
-    store.fated(Fate::Hangs);
-    let token = Owner::from_bytes(&b"fixed"[..]);
-    let waiting = tokio::spawn(locks.mutex("door").ttl(LONG).token(token).acquire());
-    store.called().await;
-    clock.sleep(secs(70));
-    store.answer();
-    let error = timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
+    let acquire = door(&locks).token(Owner::from_bytes(&b"fixed"[..]));
+    let error = answered_too_late(&clock, &store, acquire).await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true));
     locks.flush_releases().await;
     assert_eq!((store.acquires().len(), store.released().len()), (1, 0));
@@ -199,15 +197,8 @@ async fn belief_in_several_counts_from_the_send() {
 #[tokio::test(start_paused = true)]
 async fn an_unheard_try_is_cleared_up_after_whatever_came_later() {
     let (_clock, store, locks) = world();
-    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
-    store.forget_calls();
-    store.fated(Fate::Unheard);
-    let waiting = tokio::spawn(locks.mutex("door").ttl(LONG).wait(secs(1)).acquire());
-    store.called().await;
-    store.fated(Fate::Fails);
-    let error = waiting.await.unwrap().unwrap_err();
+    let error = first_unheard(&store, &locks, door(&locks).wait(secs(1)), Fate::Fails).await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, false));
-    store.fated(Fate::Works);
     timeout(SOON, locks.flush_releases()).await.unwrap();
     assert_eq!(locks.list().await.unwrap(), [], "the name was orphaned");
 }
@@ -217,13 +208,8 @@ async fn an_unheard_try_is_cleared_up_after_whatever_came_later() {
 async fn an_unheard_try_that_found_it_busy_later_is_cleared_up() {
     let (clock, store, locks) = world_with(|features| features.late_commands = true);
     let _held = locker(&clock, &store).mutex("door").ttl(LONG).acquire().await.unwrap();
-    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
-    store.forget_calls();
-    store.fated(Fate::Unheard);
-    let waiting = tokio::spawn(locks.mutex("door").ttl(secs(2)).wait(secs(1)).acquire());
-    store.called().await;
-    store.fated(Fate::Works);
-    assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
+    let acquire = locks.mutex("door").ttl(secs(2)).wait(secs(1));
+    assert_eq!(first_unheard(&store, &locks, acquire, Fate::Works).await.unwrap_err().kind(), ErrorKind::TimedOut);
     timeout(SOON, locks.flush_releases()).await.unwrap();
     let unheard = &store.acquires()[0].1;
     assert!(store.released().contains(unheard), "it may run late, and nobody would know of it");
