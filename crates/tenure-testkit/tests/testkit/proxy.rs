@@ -307,8 +307,12 @@ fn a_slow_network_is_slow() {
     let text = "x".repeat(1_000);
     let took = |clients: &mut [Client]| {
         let start = Instant::now();
-        clients.iter_mut().for_each(|client| client.send(&["ECHO", &text]).unwrap());
-        clients.iter_mut().for_each(|client| assert_eq!(client.receive().unwrap(), text.as_str()));
+        for client in clients.iter_mut() {
+            client.send(&["ECHO", &text]).unwrap();
+        }
+        for client in clients.iter_mut() {
+            assert_eq!(client.receive().unwrap(), text.as_str());
+        }
         start.elapsed()
     };
     let faults: [fn(&Proxy); 2] = [|proxy| proxy.delay(Duration::from_millis(250)), |proxy| proxy.throttle(4_000)];
