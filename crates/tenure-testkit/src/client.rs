@@ -197,31 +197,3 @@ impl Client {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(bytes: &[u8]) -> Reply {
-        let (reply, rest) = Reply::parse(bytes).unwrap();
-        assert!(rest.is_empty());
-        reply
-    }
-
-    #[test]
-    fn every_kind_of_reply_is_read() {
-        assert_eq!(parse(b"+OK\r\n"), "OK");
-        assert_eq!(parse(b":-3\r\n"), -3);
-        assert_eq!(parse(b"$-1\r\n"), Reply::Nil);
-        assert_eq!(parse(b"*-1\r\n"), Reply::Nil);
-        assert_eq!(parse(b"-ERR no\r\n"), Reply::Error("ERR no".into()));
-        let nested = parse(b"*2\r\n$2\r\n\r\n\r\n*1\r\n:1\r\n");
-        assert_eq!(nested, Reply::Array(vec![Reply::Bytes(b"\r\n".to_vec()), Reply::Array(vec![Reply::Int(1)])]));
-        assert_eq!(format!("{nested:?}"), r#"["\r\n", [Int(1)]]"#);
-    }
-
-    #[test]
-    fn an_error_is_never_equal_to_its_text() {
-        assert_ne!(parse(b"-OK\r\n"), "OK");
-    }
-}

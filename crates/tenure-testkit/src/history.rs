@@ -50,130 +50,57 @@ pub struct Event {
     pub what: What,
 }
 
-/// Kind of an event. `acquisition` is the number of an acquisition within its process; `name` is the name
-/// that is locked.
+/// Kind of an event.
+///
+/// `acquisition` is the number of an acquisition within its process, `name` the name that is locked, `fence` the fencing number where
+/// there is one, `within` a time in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "what most fields mean stands above")]
 pub enum What {
     /// It begins to ask for the name.
-    Ask {
-        /// Which acquisition.
-        acquisition: u32,
-        /// Name that is locked.
-        name: String,
-    },
+    Ask { acquisition: u32, name: String },
     /// It knows of a place in a queue that is to be served in order, and looks after it from now on.
-    Queued {
-        /// Which acquisition.
-        acquisition: u32,
-        /// Name that is locked.
-        name: String,
-    },
+    Queued { acquisition: u32, name: String },
     /// From now on the process regards itself as the holder.
     Grant {
-        /// Which acquisition.
         acquisition: u32,
-        /// Name that is locked.
         name: String,
         /// How much of the capacity.
         weight: u32,
         /// The owner's bytes, where they are to be unique.
         token: Option<String>,
-        /// The fencing number, where there is one.
         fence: Option<u64>,
         /// End of the validity if no renewal follows; `None` if the process looks at no clock.
         until: Option<At>,
     },
     /// A renewal has moved the end of the validity.
-    Valid {
-        /// Which acquisition.
-        acquisition: u32,
-        /// The new end.
-        until: Option<At>,
-    },
-    /// The process has noticed the loss of its lease.
-    Lost {
-        /// Which acquisition.
-        acquisition: u32,
-        /// Reason, as the process knows it.
-        why: String,
-    },
+    Valid { acquisition: u32, until: Option<At> },
+    /// The process has noticed the loss of its lease, for this reason.
+    Lost { acquisition: u32, why: String },
     /// The process begins to release the name, and no longer regards itself as the holder.
-    Release {
-        /// Which acquisition.
-        acquisition: u32,
-    },
-    /// How the release went.
-    Released {
-        /// Which acquisition.
-        acquisition: u32,
-        /// Outcome, as the process knows it.
-        how: String,
-    },
-    /// The acquisition failed.
-    Failed {
-        /// Which acquisition.
-        acquisition: u32,
-        /// The class of the error; `None` for one that has none.
-        kind: Option<String>,
-        /// Text of the error.
-        text: String,
-    },
-    /// The guarded resource was read for an update, or refused to be.
-    Read {
-        /// By which acquisition.
-        acquisition: u32,
-        /// Under which fence.
-        fence: Option<u64>,
-        /// Value that was read; `None` if the resource refused.
-        value: Option<u64>,
-    },
-    /// The guarded resource was written, or refused to be.
-    Write {
-        /// By which acquisition.
-        acquisition: u32,
-        /// Under which fence.
-        fence: Option<u64>,
-        /// Value that the holder had read before.
-        read: u64,
-        /// Value that the holder wrote.
-        wrote: u64,
-        /// Whether the resource took it.
-        accepted: bool,
-    },
+    Release { acquisition: u32 },
+    /// How the release went, as the process knows it.
+    Released { acquisition: u32, how: String },
+    /// The acquisition failed. `kind` is the class of the error; `None` for one that has none.
+    Failed { acquisition: u32, kind: Option<String>, text: String },
+    /// The guarded resource was read for an update; no value if it refused.
+    Read { acquisition: u32, fence: Option<u64>, value: Option<u64> },
+    /// The guarded resource was written with what was made of the value that was read before, or refused to be.
+    Write { acquisition: u32, fence: Option<u64>, read: u64, wrote: u64, accepted: bool },
     /// The process has ended, and with it the validity of all its leases.
     Died,
     /// Something was broken, or mended.
-    Fault {
-        /// In words.
-        text: String,
-    },
+    Fault { text: String },
     /// The present holder of `name` must notice the loss within this time.
-    LossDue {
-        /// Name that is locked.
-        name: String,
-        /// Nanoseconds.
-        within: u64,
-    },
+    LossDue { name: String, within: u64 },
     /// Somebody must be granted `name` within this time.
-    GrantDue {
-        /// Name that is locked.
-        name: String,
-        /// Nanoseconds.
-        within: u64,
-    },
+    GrantDue { name: String, within: u64 },
     /// `name` must be seen free, or be granted, within this time.
-    FreeDue {
-        /// Name that is locked.
-        name: String,
-        /// Nanoseconds.
-        within: u64,
-    },
-    /// Answer of the store to an inspection of `name`.
+    FreeDue { name: String, within: u64 },
+    /// Answer of the store to an inspection of `name`: its holder, `None` when it is free.
     Seen {
-        /// Name that is locked.
         name: String,
-        /// Who holds it; `None` when it is free.
         holder: Option<String>,
         /// It is held and nothing will ever end that.
         forever: bool,
@@ -228,8 +155,21 @@ impl History {
                 }
                 What::Grant { acquisition, name, weight, token, fence, until } => {
                     let asked = asked.get(&(who.as_str(), *acquisition)).copied().unwrap_or(*at);
-                    let (name, token) = (name.clone(), token.clone());
-                    claims.push(Claim::new(who, *acquisition, name, *weight, token, *fence, asked, *at, *until));
+                    claims.push(Claim {
+                        who: who.clone(),
+                        number: *acquisition,
+                        name: name.clone(),
+                        weight: *weight,
+                        token: token.clone(),
+                        fence: *fence,
+                        asked,
+                        granted: *at,
+                        lost: None,
+                        ended: None,
+                        validity: vec![(*at, until.unwrap_or(At::MAX).max(*at))],
+                        in_time: until.is_none_or(|until| until > *at),
+                        revived: None,
+                    });
                 }
                 What::Died => {
                     claims.iter_mut().filter(|acquisition| acquisition.who == *who).for_each(|acquisition| acquisition.end(*at));
@@ -290,37 +230,6 @@ pub struct Claim {
 }
 
 impl Claim {
-    #[allow(clippy::too_many_arguments, reason = "one place, and all of them are what a grant is")]
-    fn new(
-        who: &str,
-        number: u32,
-        name: String,
-        weight: u32,
-        token: Option<String>,
-        fence: Option<u64>,
-        asked: At,
-        granted: At,
-        until: Option<At>,
-    ) -> Self {
-        let validity = vec![(granted, until.unwrap_or(At::MAX).max(granted))];
-        let in_time = until.is_none_or(|until| until > granted);
-        Self {
-            who: who.to_owned(),
-            number,
-            name,
-            weight,
-            token,
-            fence,
-            asked,
-            granted,
-            lost: None,
-            ended: None,
-            validity,
-            in_time,
-            revived: None,
-        }
-    }
-
     fn renew(&mut self, at: At, until: Option<At>) {
         if self.ended.is_some() {
             self.revived.get_or_insert(at);

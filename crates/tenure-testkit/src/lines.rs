@@ -153,23 +153,3 @@ impl Drop for Service {
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_harness_prints_is_passed_over_and_nothing_else() {
-        let mut said = "\nrunning 1 test\ntest worker has been running for over 60 seconds\n{\"a\":1}\nwhat?\n".as_bytes();
-        assert_eq!(hear(&mut said).unwrap(), Some(serde_json::json!({ "a": 1 })));
-        let strange = hear::<serde_json::Value>(&mut said).unwrap_err().to_string();
-        assert!(strange.contains("what?"), "{strange}");
-        assert_eq!(hear::<u8>(&mut said).unwrap(), None);
-    }
-
-    #[test]
-    fn a_process_that_has_ended_says_so() {
-        let mut process = Process::start(Command::new("true")).unwrap();
-        assert_eq!(process.hear::<u8>().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-    }
-}

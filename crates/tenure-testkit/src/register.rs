@@ -145,27 +145,3 @@ impl Visitor {
         hear(&mut self.stream).ok()??
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::history::{Event, History};
-
-    fn visitor(register: &Register, who: &str, fence: u64) -> Visitor {
-        Visitor::new(register.path(), who.to_owned(), 1, Some(fence))
-    }
-
-    #[test]
-    fn a_smaller_fence_is_refused_once_a_larger_one_was_seen() {
-        let recorder = Recorder::new(History::new("register", 0));
-        let register = Register::open(recorder.clone());
-        let (mut old, mut new) = (visitor(&register, "A", 1), visitor(&register, "B", 2));
-        assert_eq!(old.ask(Asked::Read), Some(0));
-        assert_eq!(new.ask(Asked::Read), Some(0));
-        assert_eq!(old.ask(Asked::Write { read: 0, wrote: 1 }), None);
-        assert_eq!(new.ask(Asked::Write { read: 0, wrote: 1 }), Some(1));
-        let seen: Vec<_> = recorder.take_down().events.into_iter().map(|Event { who, what, .. }| (who, what)).collect();
-        assert!(matches!(&seen[2], (who, What::Write { accepted: false, .. }) if who == "A"), "{seen:?}");
-        assert!(matches!(&seen[3], (who, What::Write { accepted: true, .. }) if who == "B"), "{seen:?}");
-    }
-}

@@ -124,28 +124,3 @@ fn visit(event: &Event) -> Option<u8> {
         _ => return None,
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_is_wider_than_a_terminal() {
-        let mut history = History::new("a/row", 7);
-        let word = "the server is stopped for longer than the lease and goes on when somebody else has taken the name";
-        for (at, who) in [(0, "A"), (40, "lab"), (500, "lab"), (990, "lab"), (1_000, "B")] {
-            let what = if who == "lab" { What::Fault { text: word.into() } } else { What::Died };
-            history.events.push(Event { at: at * 1_000_000, who: who.into(), what });
-        }
-        let picture = picture(&history);
-        assert!(picture.lines().all(|line| line.chars().count() <= COLUMNS), "{picture}");
-        assert_eq!(picture.split_whitespace().filter(|word| *word == "somebody").count(), 3, "{picture}");
-    }
-
-    #[test]
-    fn words_stay_whole() {
-        let long = "x".repeat(100);
-        assert_eq!(wrapped("- ", &format!("{long} y"), 2), format!("- {long}\n  y\n"));
-        assert_eq!(wrapped("", "", 2), "\n");
-    }
-}

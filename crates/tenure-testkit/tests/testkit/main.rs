@@ -4,7 +4,6 @@
 
 mod clock;
 mod crowd;
-mod guardian;
 mod history;
 mod proxy;
 mod server;

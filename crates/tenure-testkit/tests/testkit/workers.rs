@@ -45,16 +45,6 @@ fn a_worker_that_ends_by_itself_is_a_finding() {
 }
 
 #[test]
-fn a_store_that_cannot_be_opened_is_the_failure_of_claim_zero() {
-    let recorder = recorder();
-    let _worker = start("sqlite:/", &recorder);
-    died(&recorder);
-    let events = recorder.take_down().events;
-    let told = |event: &Event| matches!(&event.what, What::Failed { acquisition: 0, kind: Some(kind), .. } if kind == "Damaged");
-    assert!(events.iter().any(told), "{events:?}");
-}
-
-#[test]
 fn work_is_written_down_and_ends_with_the_release() {
     let recorder = recorder();
     let register = Register::open(recorder.clone());

@@ -3,9 +3,6 @@
 //! Plain data without waiting, under the watchdog's lock. Wake-ups are returned as [`After`] and
 //! done outside the lock.
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;

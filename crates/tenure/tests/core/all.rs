@@ -142,35 +142,28 @@ async fn a_silent_second_store_is_reported_in_time_and_nothing_is_left() {
     world.first.inner().release(&request().lease(), Duration::ZERO).await.unwrap();
 }
 
-/// Through a locker, which cleans up: the reply of the second store is lost, or the request.
+/// Through a locker, which cleans up: the reply of a store is lost, or the request. Another who asks meets a name that is free
+/// everywhere, though the one who tried once is gone.
 #[tokio::test(start_paused = true)]
 async fn a_lost_reply_costs_a_try_and_leaves_nothing() {
     for fate in [Fate::FailsAfter, Fate::Lost, Fate::FailsBefore, Fate::HangsBefore, Fate::HangsAfter] {
-        for first in [true, false] {
+        for (first, once) in [(true, false), (false, false), (false, true)] {
             let world = two();
             let locks = Locker::new(world.both.clone());
             let faulty = if first { &world.first } else { &world.second };
             faulty.at(Operation::Acquire, 1, fate);
-            let guard = locks.mutex("door").wait(secs(30)).acquire().await.unwrap();
-            assert!(faulty.calls(Operation::Acquire) > 1);
-            let entries = world.both.inspect(None).await.unwrap();
-            assert_eq!(entries[0].holders[0].owner, *guard.token(), "{fate:?}");
-            guard.release().await.unwrap();
+            if once {
+                locks.mutex("door").try_acquire().await.unwrap_err();
+            } else {
+                let guard = locks.mutex("door").wait(secs(30)).acquire().await.unwrap();
+                assert!(faulty.calls(Operation::Acquire) > 1);
+                let entries = world.both.inspect(None).await.unwrap();
+                assert_eq!(entries[0].holders[0].owner, *guard.token(), "{fate:?}");
+                guard.release().await.unwrap();
+            }
             // What hangs goes on for nobody.
             world.is_free_soon().await;
         }
-    }
-}
-
-/// Another who asks meets a name that is free everywhere, though the one who asked is gone.
-#[tokio::test(start_paused = true)]
-async fn a_try_that_fails_in_the_second_store_leaves_nothing_in_the_first() {
-    for fate in [Fate::FailsAfter, Fate::Lost, Fate::FailsBefore, Fate::HangsBefore] {
-        let world = two();
-        let locks = Locker::new(world.both.clone());
-        world.second.at(Operation::Acquire, 1, fate);
-        locks.mutex("door").try_acquire().await.unwrap_err();
-        world.is_free_soon().await;
     }
 }
 
@@ -208,29 +201,19 @@ async fn one_store_that_forgets_gives_the_name_to_nobody_else() {
     assert_eq!(world.taken().await, [false, false]);
 }
 
-/// It keeps the name taken at the other.
-#[tokio::test]
-async fn what_one_store_has_lost_is_held_by_nobody() {
-    let world = two();
-    let locks = Locker::new(world.both.clone());
-    let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
-    guard.verify().await.unwrap();
-    let lease = Lease::new(guard.name().clone(), guard.token().clone(), Share::MUTEX, LONG);
-    assert_eq!(release(world.second.inner(), &lease).await, ReleaseReply::Released);
-    let entry = locks.inspect("door").await.unwrap().expect("it is not free");
-    assert_eq!(entry.holders[0].owner, guard.token().lingering());
-    assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
-}
-
+/// It keeps the name taken at the other until the holder has stopped.
 #[tokio::test]
 async fn a_guard_ends_when_one_store_has_lost_its_lease() {
     for first in [true, false] {
         let world = two();
         let locks = Locker::new(world.both.clone());
         let guard = locks.mutex("door").ttl(ms(3_600)).acquire().await.unwrap();
+        guard.verify().await.unwrap();
         let store = if first { &world.first } else { &world.second };
-        let lease = Lease::new(guard.name().clone(), guard.token().clone(), Share::MUTEX, LONG);
+        let lease = crate::lease_of(&guard);
         assert_eq!(release(store.inner(), &lease).await, ReleaseReply::Released);
+        let entry = locks.inspect("door").await.unwrap().expect("it is not free");
+        assert_eq!(entry.holders[0].owner, guard.token().lingering());
         timeout(SOON, guard.lost()).await.expect("it is lost at its next renewal");
         assert_eq!(world.taken().await, [!first, first], "it is free before the holder has stopped");
         world.is_free_soon().await;

@@ -43,6 +43,7 @@ fn a_try_does_not_wait_and_a_refusal_is_told() {
     store.fated(Fate::Says(ErrorKind::Refused));
     assert_eq!(locks.mutex("door").ttl(LONG).try_acquire().unwrap_err().kind(), ErrorKind::Refused);
     assert_eq!(guard.verify().unwrap_err().kind(), ErrorKind::Refused);
+    assert_eq!(guard.state(), State::Held, "without an answer it stays as it was");
     assert_eq!(guard.extend(LONG).unwrap_err().kind(), ErrorKind::Refused);
     assert_eq!(locks.list().unwrap_err().kind(), ErrorKind::Refused);
     store.fated(Fate::Works);
@@ -51,15 +52,24 @@ fn a_try_does_not_wait_and_a_refusal_is_told() {
 }
 
 #[test]
-fn a_lease_passes_and_everything_is_given_up() {
+fn a_lease_passes_is_used_by_its_token_and_everything_is_given_up() {
     let (store, locks) = over_a_store();
     let lease = locks.mutex("door").ttl(LONG).acquire().unwrap().into_lease();
+    locks.renew(&lease).unwrap();
     let adopted = locks.adopt(&lease).unwrap();
     assert_ne!(adopted.token(), &lease.owner);
     assert_eq!(locks.adopt(&lease).unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(locks.renew(&lease).unwrap_err().kind(), ErrorKind::Lost);
+    assert!(matches!(locks.release(&lease).unwrap(), ReleaseOutcome::WasLost));
+    store.forget_calls();
     let outcomes = locks.release_all();
     assert!(matches!(&outcomes[..], [(name, Ok(ReleaseOutcome::Released))] if name.as_str() == "door"), "{outcomes:?}");
-    assert_eq!(adopted.state(), State::Lost);
+    assert_eq!((adopted.state(), adopted.end_reason()), (State::Lost, Some(EndReason::Released)));
+    assert!(matches!(adopted.release().unwrap(), ReleaseOutcome::WasLost));
+    locks.flush_releases();
+    assert!(store.released().len() == 1 && locks.release_all().is_empty(), "a token is released once");
+    let lease = locks.mutex("gate").ttl(LONG).acquire().unwrap().into_lease();
+    assert!(matches!(locks.release(&lease).unwrap(), ReleaseOutcome::Released));
     store.fated(Fate::Slow);
     drop(locks.mutex("gate").ttl(LONG).acquire().unwrap());
     locks.flush_releases();
@@ -68,27 +78,16 @@ fn a_lease_passes_and_everything_is_given_up() {
 }
 
 #[test]
-fn a_lease_is_renewed_and_released_by_whoever_has_it() {
-    let (_store, locks) = over_a_store();
-    let lease = locks.mutex("door").ttl(LONG).acquire().unwrap().into_lease();
-    locks.renew(&lease).unwrap();
-    assert!(matches!(locks.release(&lease).unwrap(), ReleaseOutcome::Released));
-    assert_eq!(locks.renew(&lease).unwrap_err().kind(), ErrorKind::Lost);
-    assert!(matches!(locks.release(&lease).unwrap(), ReleaseOutcome::WasLost));
-}
-
-#[test]
-fn a_name_is_held_as_often_as_it_was_taken() {
-    let (_store, locks) = over_a_store();
+fn a_name_is_given_up_as_often_as_it_was_taken() {
+    let (store, locks) = over_a_store();
     let outer = locks.mutex("door").ttl(LONG).acquire().unwrap();
-    let inner = outer.reenter();
-    assert_eq!((outer.holds(), inner.token()), (2, outer.token()));
-    assert!(matches!(outer.release().unwrap(), ReleaseOutcome::StillHeld(1)));
-    assert!(inner.lease_remaining() > inner.remaining());
-    assert_eq!((inner.holds(), inner.end_reason()), (1, None));
-    let other = inner.reenter();
-    let _lease = inner.into_lease();
-    assert_eq!(other.end_reason(), Some(EndReason::Released));
+    let (middle, inner) = (outer.reenter(), outer.reenter());
+    assert_eq!((outer.holds(), inner.token(), inner.fence()), (3, outer.token(), outer.fence()));
+    assert!(matches!(outer.release().unwrap(), ReleaseOutcome::StillHeld(2)));
+    drop(middle);
+    assert!(inner.lease_remaining() > inner.remaining() && store.released().is_empty());
+    assert_eq!((inner.holds(), inner.state(), inner.end_reason()), (1, State::Held, None));
+    assert!(matches!(inner.release().unwrap(), ReleaseOutcome::Released));
 }
 
 /// The background thread renews while the caller works, and the guard keeps the thread.

@@ -19,26 +19,6 @@ fn label(leader: Option<&Leader>) -> Option<&str> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn candidates_lead_one_after_the_other() {
-    let (_, _, locks) = world();
-    let election = locks.election("billing");
-    let first = election.candidate("a").ttl(LONG).campaign().await.unwrap();
-    let second = tokio::spawn({
-        let election = election.clone();
-        async move { election.candidate("b").ttl(LONG).campaign().await.unwrap() }
-    });
-    settle().await;
-    assert!(!second.is_finished());
-    let fence = first.fence();
-    first.resign().await.unwrap();
-    let second = timeout(SOON, second).await.expect("nobody leads").unwrap();
-    assert!(second.fence() > fence && second.name().as_str() == "billing");
-    drop(second);
-    locks.flush_releases().await;
-    assert!(locks.inspect("billing").await.unwrap().is_none(), "a dropped leadership stays");
-}
-
-#[tokio::test(start_paused = true)]
 async fn each_leader_is_seen_once() {
     let (clock, _, locks) = world();
     let election = locks.election("billing");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::store::{Busy, Enqueue, Notice};
+use tenure::store::{Busy, Enqueue, Notice, Request};
 use tenure::{Acquire, ErrorKind, Fence, Guard, Owner, State};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -74,26 +74,15 @@ async fn a_push_is_believed_without_asking_and_renewed_soon() {
     assert_eq!(renewals[0].1[0].ttl, LONG, "it is renewed for its ttl");
 }
 
-/// A grant that is not above the last grant counter is an old one.
+/// A grant that is not above the last grant counter is an old one. One for a released token says nothing about the one in use.
 #[tokio::test(start_paused = true)]
 async fn an_old_push_is_a_hint() {
     let scene = scene(|acquire| acquire).await;
-    for counter in [scene.grant_seq(), scene.grant_seq() - 1] {
-        if counter > 0 {
-            assert_eq!(scene.pushes(counter, HANDOFF_TTL).await, 1, "it did not look");
-        }
-    }
-    assert!(!scene.waiter.is_finished(), "an old push was accepted");
-}
-
-/// A push for a released token says nothing about the one in use.
-#[tokio::test(start_paused = true)]
-async fn a_push_for_another_owner_is_a_hint() {
-    let scene = scene(|acquire| acquire).await;
+    assert_eq!(scene.pushes(scene.grant_seq(), HANDOFF_TTL).await, 1, "it did not look");
     let (owner, fence) = (Owner::generate("other").unwrap(), Fence::from_counter(scene.grant_seq() + 1).unwrap());
     scene.store.push(&Notice::Granted { owner, fence, handoff_ttl: HANDOFF_TTL });
     settle().await;
-    assert!(!scene.waiter.is_finished());
+    assert!(!scene.waiter.is_finished(), "an old push was accepted");
 }
 
 /// The handoff ttl is the waiter's own number, whatever others say.
@@ -196,54 +185,37 @@ async fn a_believed_lease_survives_one_error() {
     }
 }
 
-/// A heartbeat never makes an entry: if the entry is gone, its token is used up.
+/// A heartbeat never makes an entry: if the entry is gone, its token is used up. A watch for that token would say nothing.
 #[tokio::test(start_paused = true)]
 async fn a_place_that_is_gone_is_taken_anew_with_another_token() {
     let scene = scene(|acquire| acquire).await;
-    let first = last_owner(&scene.store);
+    let (first, before) = (last_owner(&scene.store), scene.store.calls());
     let gone = Busy::new(secs(1)).with_grant_seq(1);
     scene.store.answers([tenure::store::AcquireReply::Busy(gone)]);
     tokio::time::sleep(ms(1_300)).await;
     assert_ne!(last_owner(&scene.store), first);
     assert!(matches!(last_place(&scene.store), Enqueue::Join { .. } | Enqueue::Heartbeat));
-    let joins = scene.store.calls().into_iter().filter(|(_, call)| {
-        matches!(call, Call::Acquire(request) if request.owner == first && matches!(request.enqueue, Enqueue::Join { .. }))
-    });
-    assert_eq!(joins.count(), 1, "a token was queued twice");
+    let calls = scene.store.calls();
+    let joins = |call: &Call| matches!(call, Call::Acquire(request) if request.owner == first && is_join(request));
+    assert_eq!(calls.iter().filter(|(_, call)| joins(call)).count(), 1, "a token was queued twice");
+    let watches = |calls: &[(tenure::BootTime, Call)]| calls.iter().filter(|(_, call)| matches!(call, Call::Watch)).count();
+    assert_eq!(watches(&calls), watches(&before) + 1);
 }
 
-/// A watch for the token before would say nothing, and the heartbeat would find out.
+fn is_join(request: &Request) -> bool {
+    matches!(request.enqueue, Enqueue::Join { .. })
+}
+
+/// It listens already: the name may be handed to it at once. The token that was tried may have been granted, and had to be released.
 #[tokio::test(start_paused = true)]
-async fn another_token_is_listened_for() {
+async fn who_queues_listens_already_and_has_a_token_of_its_own() {
     let scene = scene(|acquire| acquire).await;
-    let watches = || scene.store.calls().iter().filter(|(_, call)| matches!(call, Call::Watch)).count();
-    let before = watches();
-    scene.store.answers([tenure::store::AcquireReply::Busy(Busy::new(secs(1)).with_grant_seq(1))]);
-    tokio::time::sleep(ms(1_300)).await;
-    assert_eq!(watches(), before + 1);
-}
-
-/// Between the two the name may be handed to it.
-#[tokio::test(start_paused = true)]
-async fn who_queues_listens_already() {
-    let scene = scene(|acquire| acquire).await;
-    let asked = scene.store.calls();
-    let join = |call: &Call| matches!(call, Call::Acquire(request) if matches!(request.enqueue, Enqueue::Join { .. }));
-    let queued = asked.iter().position(|(_, call)| join(call)).unwrap();
-    assert!(asked[..queued].iter().any(|(_, call)| matches!(call, Call::Watch)), "{asked:?}");
-}
-
-/// The token that was tried may have been granted, and had to be released.
-#[tokio::test(start_paused = true)]
-async fn a_token_that_was_tried_is_not_queued() {
-    let (clock, store, locks) = world();
-    let _held = locker(&clock, &store).mutex("door").ttl(LONG * 10).acquire().await.unwrap();
-    store.forget_calls();
-    let _waiter = tokio::spawn(door(&locks).acquire());
-    settle().await;
-    let asked = store.acquires();
-    assert_eq!(asked.len(), 2, "a try, and a place");
-    assert_ne!(asked[0].1, asked[1].1);
+    let calls = scene.store.calls();
+    let queued = calls.iter().position(|(_, call)| matches!(call, Call::Acquire(request) if is_join(request))).unwrap();
+    assert!(calls[..queued].iter().any(|(_, call)| matches!(call, Call::Watch)), "{calls:?}");
+    let asked = scene.store.acquires();
+    assert_eq!(asked.len(), 3, "the holder's, a try, and a place");
+    assert_ne!(asked[1].1, asked[2].1);
 }
 
 /// A waiter with a shorter ttl gets less: its death costs the waiters behind it this much.
@@ -253,9 +225,6 @@ async fn no_claim_is_longer_than_the_ttl() {
     let _held = locker(&clock, &store).mutex("door").ttl(LONG * 10).acquire().await.unwrap();
     let _waiter = tokio::spawn(locks.mutex("door").ttl(ms(900)).acquire());
     settle().await;
-    assert!(
-        matches!(last_place(&store), Enqueue::Join { handoff_ttl, .. } if handoff_ttl <= ms(900)),
-        "{:?}",
-        last_place(&store)
-    );
+    let place = last_place(&store);
+    assert!(matches!(place, Enqueue::Join { handoff_ttl, .. } if handoff_ttl <= ms(900)), "{place:?}");
 }

@@ -88,24 +88,3 @@ async fn whoever_slept_through_its_turn_is_the_next() {
     let guard = timeout(SOON, stopped).await.expect("the waiter was forgotten").unwrap();
     assert!(guard.state() == State::Held && !other.is_finished(), "it was overtaken");
 }
-
-/// It waits again, and may become the leader.
-#[tokio::test(start_paused = true)]
-async fn whoever_slept_through_its_turn_can_ask_for_all() {
-    let (clock, _store, locks) = world();
-    let guard = door(&locks).acquire().await.unwrap();
-    let first = waiter(door(&locks)).await;
-    let mut stopped = pin!(door(&locks).acquire());
-    let mut context = Context::from_waker(Waker::noop());
-    assert!(stopped.as_mut().poll(&mut context).is_pending());
-    let last = waiter(door(&locks)).await;
-    released(guard).await;
-    released(served(first).await).await;
-    settle().await;
-    clock.pause(LONG * 2);
-    assert!(stopped.as_mut().poll(&mut context).is_pending(), "it regards itself as the holder of what has ended");
-    last.abort();
-    settle().await;
-    let guard = timeout(LONG, stopped).await.expect("nobody asks the store").unwrap();
-    assert_eq!(guard.state(), State::Held);
-}

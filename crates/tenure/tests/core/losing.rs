@@ -10,7 +10,7 @@ use tenure::{Clock, EndReason, ErrorKind, ReleaseOutcome, State};
 use tokio::time::timeout;
 
 use crate::scripted_store::Fate;
-use crate::{LONG, SOON, lease_of, locker, ms, secs, until, world};
+use crate::{LONG, SOON, ms, secs, until, world};
 
 /// Without an answer, at the time that was computed when the request was sent. The lease at the
 /// store outlasts it.
@@ -48,23 +48,6 @@ async fn an_outage_is_jeopardy_until_it_is_over_or_the_lease_is() {
     assert!(guard.lease_remaining() > Duration::ZERO, "told only when the lease had ended at the store");
 }
 
-/// An answer ends it long before the deadline. The store is not asked again.
-#[tokio::test(start_paused = true)]
-async fn what_is_gone_is_lost_at_the_next_renewal() {
-    let (clock, store, locks) = world();
-    let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
-    let other = locks.mutex("gate").ttl(LONG).acquire().await.unwrap();
-    let _ = locker(&clock, &store).release(&lease_of(&guard)).await.unwrap();
-    let started = clock.now();
-    assert_eq!(timeout(LONG, guard.lost()).await.unwrap(), EndReason::Gone);
-    assert_eq!(clock.now().since(started), LONG / 3);
-    tokio::time::sleep(LONG).await;
-    assert!(store.renewals()[1..].iter().all(|(_, leases)| leases.iter().all(|lease| lease.name.as_str() == "gate")));
-    assert_eq!(other.state(), State::Held);
-    let error = guard.run(async {}).await.unwrap_err();
-    assert!(error.to_string().contains("the store says it is no longer ours"), "{error}");
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_longest_hold_ends_it_however_well_renewals_go() {
     let (clock, _store, locks) = world();
@@ -93,39 +76,6 @@ async fn a_lease_that_expired_tells_the_error_of_its_last_renewal() {
     assert!(error.contains("its last renewal failed") && error.contains(&last), "{error}");
 }
 
-/// One request. Its answer counts at once.
-#[tokio::test(start_paused = true)]
-async fn verify_asks_the_store() {
-    let (clock, store, locks) = world();
-    let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
-    guard.verify().await.unwrap();
-    store.fated(Fate::Fails);
-    assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Unreachable);
-    assert_eq!(guard.state(), State::Held, "without an answer it stays as it was");
-    store.fated(Fate::Works);
-    let theirs = locker(&clock, &store);
-    let _ = theirs.release(&lease_of(&guard)).await.unwrap();
-    let _next = theirs.mutex("door").ttl(LONG).acquire().await.unwrap();
-    assert_eq!(guard.state(), State::Held, "no answer has said so yet");
-    let lost = guard.lost();
-    assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!((guard.state(), guard.end_reason()), (State::Lost, Some(EndReason::Gone)));
-    assert_eq!(timeout(ms(1), lost).await.expect("the tasks that wait are not notified"), EndReason::Gone);
-}
-
-#[tokio::test(start_paused = true)]
-async fn work_runs_while_the_tenure_lasts() {
-    let (clock, _store, locks) = world();
-    let guard = locks.mutex("door").ttl(secs(30)).fixed_lease().acquire().await.unwrap();
-    assert_eq!(guard.run(async { 42 }).await.unwrap(), 42);
-    let started = clock.now();
-    let error = timeout(LONG, guard.run(std::future::pending::<()>())).await.expect("the work runs on").unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Lost);
-    assert!(error.to_string().contains("door") && error.to_string().contains("ran out"), "{error}");
-    assert!(clock.now().since(started) < secs(30));
-    assert_eq!(guard.run(async { panic!("begun after the loss") }).await.unwrap_err().kind(), ErrorKind::Lost);
-}
-
 /// The process stood still, with every timer: the work takes no further step, and what it finished
 /// meanwhile came too late.
 #[tokio::test(start_paused = true)]
@@ -149,20 +99,6 @@ async fn work_does_not_go_on_after_a_pause() {
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Lost);
         assert_eq!(steps.load(Ordering::SeqCst), 0, "work went on after the deadline");
     }
-}
-
-/// The clock jumps, as one does that went on while the machine slept, and no timer of the runtime
-/// notices.
-#[tokio::test(start_paused = true)]
-async fn a_machine_that_slept_finds_its_locks_lost() {
-    let (clock, _store, locks) = world();
-    let guard = locks.mutex("door").ttl(secs(30)).acquire().await.unwrap();
-    let lost = guard.lost();
-    assert_eq!(guard.state(), State::Held);
-    clock.sleep(secs(28));
-    assert_eq!((guard.state(), guard.remaining()), (State::Lost, Duration::ZERO), "the first look tells it");
-    assert_eq!(timeout(SOON, lost).await.unwrap(), EndReason::Expired);
-    assert_eq!(guard.run(async {}).await.unwrap_err().kind(), ErrorKind::Lost);
 }
 
 /// An answer that was under way when the deadline passed revives nothing.

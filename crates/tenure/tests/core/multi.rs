@@ -1,11 +1,8 @@
 //! Several names at once, all or nothing.
 
-use std::sync::Arc;
-use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tenure::{AcquireAll, EndReason, ErrorKind, Guards, Locker, Name, ReleaseOutcome, State};
-use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
@@ -60,23 +57,6 @@ async fn free_names_are_taken_in_the_time_of_one() {
     assert!(held(&locks).await.is_empty());
 }
 
-#[tokio::test(start_paused = true)]
-async fn one_that_is_held_leaves_all_others_free() {
-    let (clock, store, locks) = world();
-    for name in ["a", "b", "c"] {
-        let guard = locker(&clock, &store).mutex(name).ttl(LONG).acquire().await.unwrap();
-        assert!(three(&locks).try_acquire().await.unwrap().is_none());
-        assert_eq!(held(&locks).await, [name], "with {name} held");
-        let error = three_for(&locks, secs(3)).acquire().await.unwrap_err();
-        assert!(error.kind() == ErrorKind::TimedOut && error.to_string().contains(name), "{error}");
-        assert_eq!(held(&locks).await, [name], "with {name} held");
-        // The queue entry is released in the background.
-        locks.flush_releases().await;
-        let _ = guard.release().await.unwrap();
-    }
-    assert!(three(&locks).try_acquire().await.unwrap().is_some());
-}
-
 fn three_for(locks: &Locker, wait: Duration) -> AcquireAll {
     locks.mutex("c").ttl(LONG).wait(wait).and("a").and("b")
 }
@@ -95,49 +75,6 @@ async fn one_deadline_for_all() {
     let error = timeout(secs(10), waiter).await.unwrap().unwrap().unwrap_err();
     assert_eq!((error.kind(), started.elapsed()), (ErrorKind::TimedOut, secs(5)), "{error}");
     assert_eq!(held(&locks).await, ["c"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_last_one_to_be_freed_completes_them() {
-    let (clock, store, locks) = world();
-    let there = locker(&clock, &store);
-    let (first, last) = (there.mutex("a").acquire().await.unwrap(), there.mutex("b").acquire().await.unwrap());
-    let waiter = waiter(three(&locks)).await;
-    assert_eq!(held(&locks).await, ["a", "b"], "c is kept from others though nobody works under it");
-    let _ = first.release().await.unwrap();
-    settle().await;
-    assert_eq!(held(&locks).await, ["a", "b"]);
-    let _ = last.release().await.unwrap();
-    let guards = taken(waiter).await;
-    assert_eq!((names(&guards), guards.state()), (expected(&["a", "b", "c"]), State::Held));
-}
-
-/// Clients that list the names in another order, in this process and another.
-#[tokio::test(start_paused = true)]
-async fn nobody_waits_in_a_circle() {
-    let (clock, store, here) = world();
-    let there = locker(&clock, &store);
-    let inside = Arc::new(Mutex::new(()));
-    let orders = [["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"], ["c", "a", "b"]];
-    let tasks = orders.into_iter().flat_map(|order| [(order, here.clone()), (order, there.clone())]);
-    let tasks: Vec<_> = tasks
-        .map(|(order, locks)| {
-            let inside = Arc::clone(&inside);
-            tokio::spawn(async move {
-                for _ in 0..25 {
-                    let guards = locks.mutex(order[0]).ttl(LONG).and(order[1]).and(order[2]).acquire().await.unwrap();
-                    let alone = inside.try_lock().expect("two hold the same names");
-                    tokio::time::sleep(ms(1)).await;
-                    drop(alone);
-                    assert!(guards.release().await.iter().all(|(_, release)| matches!(release, Ok(ReleaseOutcome::Released))));
-                }
-            })
-        })
-        .collect();
-    for task in tasks {
-        timeout(secs(120), task).await.expect("they wait for each other").unwrap();
-    }
-    assert!(held(&here).await.is_empty());
 }
 
 /// For all in one step, and then to learn who holds one.
@@ -211,20 +148,6 @@ async fn a_loss_on_the_way_begins_anew() {
     assert!(guards.fences().next().unwrap().1 > fence);
 }
 
-/// A process that stood still while it waited reads the clock before it returns the guards.
-#[tokio::test(start_paused = true)]
-async fn what_ended_unseen_is_taken_again() {
-    let (clock, store, locks) = world();
-    let blocker = locker(&clock, &store).mutex("c").ttl(LONG).acquire().await.unwrap();
-    let waiter = waiter(three(&locks)).await;
-    clock.pause(LONG * 2);
-    drop(blocker);
-    let guards = taken(waiter).await;
-    for guard in &guards {
-        guard.verify().await.unwrap();
-    }
-}
-
 /// A fixed lease begins when all are held, however long that took.
 #[tokio::test(start_paused = true)]
 async fn fixed_leases_are_kept_until_all_are_held() {
@@ -281,36 +204,6 @@ async fn names_that_come_back_unused_do_not_linger() {
     assert_eq!(held(&locks).await, ["a", "b", "c"], "the pause after the work is due");
 }
 
-/// Dropped after any number of steps, nothing of it is left.
-#[tokio::test(start_paused = true)]
-async fn a_future_dropped_anywhere_leaves_nothing() {
-    for busy in [false, true] {
-        for steps in 0..40 {
-            let (clock, store, locks) = world();
-            let there = locker(&clock, &store);
-            let mut last = if busy { Some(there.mutex("b").ttl(LONG).acquire().await.unwrap()) } else { None };
-            store.fated(if steps % 2 == 0 { Fate::Slow } else { Fate::Works });
-            let mut acquiring = Box::pin(three(&locks).acquire());
-            for step in 0..steps {
-                if acquiring.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
-                    break;
-                }
-                tokio::time::sleep(SLOW / 2).await;
-                if step == 15 {
-                    last = None;
-                }
-            }
-            drop(acquiring);
-            drop(last);
-            store.fated(Fate::Works);
-            settle().await;
-            locks.flush_releases().await;
-            there.flush_releases().await;
-            assert!(held(&locks).await.is_empty(), "busy {busy}, {steps} steps: {:?}", store.calls());
-        }
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn work_ends_with_the_first_that_is_lost() {
     let (clock, store, locks) = world();
@@ -330,18 +223,6 @@ async fn work_ends_with_the_first_that_is_lost() {
     let released = guards.release().await;
     let gone: Vec<_> = released.iter().map(|(_, release)| matches!(release, Ok(ReleaseOutcome::WasLost))).collect();
     assert_eq!(gone, [false, true, false]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn dropped_guards_free_all() {
-    let (_clock, _store, locks) = world();
-    drop(three(&locks).acquire().await.unwrap());
-    locks.flush_releases().await;
-    assert!(held(&locks).await.is_empty());
-    let mut guards = three(&locks).acquire().await.unwrap().into_iter();
-    drop(guards.next());
-    locks.flush_releases().await;
-    assert_eq!(held(&locks).await, ["b", "c"], "each guard stands for itself");
 }
 
 #[tokio::test(start_paused = true)]
@@ -398,23 +279,6 @@ async fn settings_that_cannot_work_are_told_before_anything_is_sent() {
     assert_eq!(one.iter().next().unwrap().token(), &given());
 }
 
-/// The template may be any kind of share.
-#[tokio::test(start_paused = true)]
-async fn several_shares_at_once() {
-    let (clock, store, here) = world();
-    let there = locker(&clock, &store);
-    let (one, other) = (here.read("a").and("b").acquire().await.unwrap(), there.read("b").and("a").acquire().await.unwrap());
-    assert!(here.write("a").and("z").try_acquire().await.unwrap().is_none());
-    let writer = waiter(here.write("a").ttl(LONG).and("b")).await;
-    drop((one, other));
-    let writer = taken(writer).await;
-    assert!(there.read("b").try_acquire().await.unwrap().is_none());
-    drop(writer);
-    let _permits = here.semaphore("s", 3).permits(2).and("t").acquire().await.unwrap();
-    assert!(there.semaphore("t", 3).permits(2).and("u").try_acquire().await.unwrap().is_none());
-    assert!(there.semaphore("t", 3).and("u").try_acquire().await.unwrap().is_some());
-}
-
 #[test]
 fn several_names_without_a_runtime() {
     let store = ScriptedStore::with(tenure::BootClock, |_| ());
@@ -432,18 +296,4 @@ fn several_names_without_a_runtime() {
     }
     let permits = locks.semaphore("f", 2).ttl(LONG).acquire().unwrap();
     assert!(matches!(permits.release().unwrap(), ReleaseOutcome::Released));
-}
-
-/// A name that an unanswered attempt took is nobody else's.
-#[tokio::test(start_paused = true)]
-async fn a_try_that_was_not_heard_does_not_say_that_another_holds() {
-    let (_clock, store, locks) = world();
-    store.fated(Fate::Hangs);
-    let trying = tokio::spawn(three(&locks).try_acquire());
-    store.called().await;
-    store.fated(Fate::Works);
-    let error = trying.await.unwrap().unwrap_err();
-    assert!(error.is_transient() && error.may_have_been_applied(), "{error}");
-    locks.flush_releases().await;
-    assert!(held(&locks).await.is_empty());
 }

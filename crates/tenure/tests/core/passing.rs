@@ -1,12 +1,9 @@
 //! State that goes along with a lease from task to task, and state that must not.
 
-use std::pin::pin;
-
 use tenure::store::Notice;
 use tenure::{Fence, State};
-use tokio::time::timeout;
 
-use crate::scripted_store::{Fate, Hints, SLOW};
+use crate::scripted_store::{Fate, Hints};
 use crate::{LONG, door, locker, ms, served, waiter, world};
 
 /// Jeopardy of the lease goes along.
@@ -40,22 +37,4 @@ async fn what_was_handed_over_passes_on() {
     drop(first);
     assert_eq!(served(second).await.fence(), fence.next());
     assert!(store.acquires().is_empty(), "it went through the store");
-}
-
-/// The ttl of an extension that is under way belongs to the task that asked for it.
-#[tokio::test(start_paused = true)]
-async fn a_lease_with_an_extension_under_way_goes_through_the_store() {
-    let (_clock, store, locks) = world();
-    let guard = door(&locks).acquire().await.unwrap();
-    let next = waiter(door(&locks)).await;
-    store.fated(Fate::Slow);
-    {
-        let mut extension = pin!(guard.extend(LONG * 60));
-        assert!(timeout(ms(1), extension.as_mut()).await.is_err());
-    }
-    drop(guard);
-    store.fated(Fate::Works);
-    let next = served(next).await;
-    tokio::time::sleep(SLOW).await;
-    assert!(next.lease_remaining() <= LONG, "{:?}", next.lease_remaining());
 }

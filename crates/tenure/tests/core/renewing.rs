@@ -1,17 +1,13 @@
 //! Renewals: when, how many at once, and what one lease costs the others.
 
-use std::fmt;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use futures_util::stream::BoxStream;
-use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
-use tenure::{Clock, Entry, Error, Lease, Locker, MemoryStore, Name, State};
+use tenure::store::Store;
+use tenure::{Clock, State};
 use tokio::time::timeout;
 
 use crate::scripted_store::{Fate, SLOW};
-use crate::test_clock::TestClock;
-use crate::{LIMIT, LONG, ms, secs, settle, until, world};
+use crate::{LIMIT, LONG, ms, secs, settle, until, world, world_with};
 
 #[tokio::test(start_paused = true)]
 async fn renewals_share_batches_and_fixed_leases_stay_out() {
@@ -141,8 +137,8 @@ async fn a_panic_in_a_store_costs_no_lock() {
 /// One short lock among long ones renews on its own terms.
 #[tokio::test(start_paused = true)]
 async fn a_short_lease_does_not_hurry_the_long_ones() {
-    let clock = TestClock::new();
-    let locks = Locker::builder(SlowByLease(MemoryStore::with_clock(clock.clone()))).clock(clock.clone()).build().unwrap();
+    let (clock, store, locks) = world_with(|features| features.operation_timeout = None);
+    store.fated(Fate::SlowByLease);
     let mut guards = Vec::new();
     for i in 0..200 {
         guards.push(locks.mutex(format!("door {i}")).ttl(secs(4)).acquire().await.unwrap());
@@ -156,48 +152,6 @@ async fn a_short_lease_does_not_hurry_the_long_ones() {
     }
     let held = guards.iter().filter(|guard| guard.state() != State::Lost).count();
     assert_eq!(held, guards.len());
-}
-
-/// A store that needs half a millisecond for each lease it renews: a batch takes its time.
-#[derive(Debug)]
-struct SlowByLease(MemoryStore);
-
-#[async_trait]
-impl Store for SlowByLease {
-    fn features(&self) -> Features {
-        self.0.features()
-    }
-
-    async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
-        self.0.acquire(request).await
-    }
-
-    async fn acquire_all(&self, requests: &[Request]) -> Result<Option<Vec<Grant>>, Error> {
-        self.0.acquire_all(requests).await
-    }
-
-    async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
-        tokio::time::sleep(Duration::from_micros(500) * u32::try_from(leases.len()).unwrap()).await;
-        self.0.renew(leases).await
-    }
-
-    async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
-        self.0.release(lease, linger).await
-    }
-
-    async fn watch(&self, request: &Request) -> Result<BoxStream<'static, Notice>, Error> {
-        self.0.watch(request).await
-    }
-
-    async fn inspect(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
-        self.0.inspect(name).await
-    }
-}
-
-impl fmt::Display for SlowByLease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("slow:")
-    }
 }
 
 /// Nobody comes by: the task that failed starts the next one itself.

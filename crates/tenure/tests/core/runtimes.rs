@@ -9,7 +9,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 use crate::scripted_store::{Fate, ScriptedStore};
-use crate::{LONG, SOON, lease_of, ms};
+use crate::{LONG, SOON, ms};
 
 /// It outlasts a pause of two seconds.
 const BRIEF: Duration = ms(3_600);
@@ -175,18 +175,6 @@ impl Clock for NoTimers {
     fn sleep_until(&self, at: BootTime) -> BoxFuture<'static, ()> {
         Box::pin(async move { assert!(at <= BootTime::now(), "this clock has no timers") })
     }
-}
-
-/// A guard dropped where there is no runtime is released by the task that is there.
-#[test]
-fn a_guard_dropped_outside_a_runtime_is_released() {
-    let (store, locks) = over_a_store();
-    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let guard = runtime.block_on(locks.mutex("door").ttl(LONG).acquire()).unwrap();
-    let token = lease_of(&guard).owner;
-    drop(guard);
-    runtime.block_on(async { timeout(SOON, locks.flush_releases()).await.expect("nobody clears up") });
-    assert_eq!(store.released(), [token]);
 }
 
 /// A runtime whose task sleeps for long is not driven any more. The next caller that needs the task

@@ -38,8 +38,12 @@ pub(crate) enum Fate {
     Slow,
     /// Its caller gives way once before it is executed.
     Yields,
+    /// An acquire that gets no answer. It is executed by [`ScriptedStore::run_late`].
+    Late,
     /// A renewal is answered for none of its leases.
     Short,
+    /// A renewal takes half a millisecond for each of its leases.
+    SlowByLease,
     /// The store's code fails, once.
     Panics,
 }
@@ -82,6 +86,7 @@ struct State {
     answers: Mutex<VecDeque<AcquireReply>>,
     shown: Mutex<Option<Entry>>,
     watchers: Mutex<Vec<UnboundedSender<Notice>>>,
+    late: Mutex<Option<Request>>,
     calls: Mutex<Vec<(BootTime, Call)>>,
     called: Notify,
     /// Wakes a call that hangs.
@@ -102,6 +107,7 @@ impl ScriptedStore {
             answers: Mutex::default(),
             shown: Mutex::default(),
             watchers: Mutex::default(),
+            late: Mutex::default(),
             calls: Mutex::default(),
             called: Notify::new(),
             answer: Notify::new(),
@@ -139,6 +145,12 @@ impl ScriptedStore {
     pub(crate) fn answer(&self) {
         self.fated(Fate::Works);
         self.0.answer.notify_one();
+    }
+
+    /// Executes the acquire that got no answer.
+    pub(crate) async fn run_late(&self) {
+        let request = self.0.late.lock().unwrap().take().unwrap();
+        self.0.inner.acquire(&request).await.unwrap();
     }
 
     /// Waits for the next call.
@@ -243,6 +255,11 @@ impl Store for ScriptedStore {
         let answer = self.0.answers.lock().unwrap().pop_front();
         match answer {
             Some(answer) => Ok(answer),
+            None if self.fate() == Fate::Late => {
+                *self.0.late.lock().unwrap() = Some(request.clone());
+                self.0.called.notify_waiters();
+                Err(Error::unreachable("no answer").maybe_applied())
+            }
             None => self.meets(self.0.inner.acquire(request)).await,
         }
     }
@@ -256,8 +273,10 @@ impl Store for ScriptedStore {
 
     async fn renew(&self, leases: &[Lease]) -> Vec<Result<RenewReply, Error>> {
         self.note(Call::Renew(leases.to_vec()));
-        if self.fate() == Fate::Short {
-            return Vec::new();
+        match self.fate() {
+            Fate::Short => return Vec::new(),
+            Fate::SlowByLease => tokio::time::sleep(Duration::from_micros(500) * u32::try_from(leases.len()).unwrap()).await,
+            _ => {}
         }
         match self.meets(async { Ok(self.0.inner.renew(leases).await) }).await {
             Ok(answers) => answers,

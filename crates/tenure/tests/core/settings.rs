@@ -18,15 +18,10 @@ async fn what_cannot_work_is_refused_before_anything_is_sent() {
     let century = secs(100 * 365 * 86_400);
     let door = || locks.mutex("door").ttl(LONG);
     for (bad, why) in [
-        (locks.mutex(""), "empty"),
-        (locks.mutex("a\nb"), "control"),
         (locks.mutex("n".repeat(21)), "21 bytes, more than the 20"),
-        (locks.mutex("door").ttl(Duration::ZERO), "ttl of 0ms"),
         (locks.mutex("door").ttl(century + ms(1)), "century"),
         (door().min_hold(century + ms(1)), "century"),
-        (door().max_hold(Duration::ZERO), "longest hold of zero"),
         (door().max_hold(secs(1)).min_hold(secs(2)), "shorter than the shortest"),
-        (door().label("a\nb"), "control"),
     ] {
         refused(&bad, why);
         assert_eq!(bad.acquire().await.unwrap_err().kind(), ErrorKind::Invalid);

@@ -3,22 +3,30 @@
 
 use std::collections::BTreeSet;
 
-use tenure::{Clock, ErrorKind, Owner, State};
+use tenure::{Acquire, Clock, Error, ErrorKind, Guard, Locker, Owner, State};
 use tokio::time::timeout;
 
-use crate::scripted_store::{Fate, SLOW};
-use crate::{LIMIT, LONG, SOON, lease_of, locker, ms, secs, world, world_with};
+use crate::scripted_store::{Fate, SLOW, ScriptedStore};
+use crate::test_clock::TestClock;
+use crate::{LIMIT, LONG, SOON, door, lease_of, locker, ms, secs, world, world_with};
+
+/// Acquires at a store that has answered before, loses the answer to the first try, and meets `then` in all later ones.
+async fn first_unheard(store: &ScriptedStore, locks: &Locker, acquire: Acquire, then: Fate) -> Result<Guard, Error> {
+    let _ = locks.mutex("warm").acquire().await?.release().await?;
+    store.forget_calls();
+    store.fated(Fate::Unheard);
+    let waiting = tokio::spawn(acquire.acquire());
+    store.called().await;
+    store.fated(then);
+    let acquired = timeout(SOON, waiting).await.expect("it hangs").unwrap();
+    store.fated(Fate::Works);
+    acquired
+}
 
 #[tokio::test(start_paused = true)]
 async fn an_unheard_grant_is_found_again_under_the_same_token() {
     let (_clock, store, locks) = world();
-    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
-    store.forget_calls();
-    store.fated(Fate::Unheard);
-    let waiting = tokio::spawn(async move { locks.mutex("door").ttl(LONG).acquire().await });
-    store.called().await;
-    store.fated(Fate::Works);
-    let guard = timeout(SOON, waiting).await.unwrap().unwrap().unwrap();
+    let guard = first_unheard(&store, &locks, door(&locks), Fate::Works).await.unwrap();
     let asked: BTreeSet<Owner> = store.acquires().into_iter().map(|(_, owner)| owner).collect();
     assert_eq!(asked, BTreeSet::from([guard.token().clone()]));
 }
@@ -72,16 +80,6 @@ async fn a_call_that_hangs_is_given_up_after_its_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_dropped_half_way_is_cleared_up() {
-    let (_clock, store, locks) = world();
-    store.fated(Fate::Hangs);
-    assert!(timeout(ms(50), locks.mutex("door").ttl(LONG).acquire()).await.is_err());
-    store.fated(Fate::Works);
-    timeout(SOON, locks.flush_releases()).await.unwrap();
-    assert_eq!(locks.list().await.unwrap(), []);
-}
-
-#[tokio::test(start_paused = true)]
 async fn nothing_is_cleared_up_where_nothing_can_be() {
     let (_clock, store, locks) = world();
     let guard = locks.mutex("door").ttl(LONG).acquire().await.unwrap();
@@ -94,60 +92,41 @@ async fn nothing_is_cleared_up_where_nothing_can_be() {
     assert_eq!(guard.state(), State::Held);
 }
 
-/// That later tries certainly failed says nothing of the first.
-#[tokio::test(start_paused = true)]
-async fn an_unheard_try_is_cleared_up_after_whatever_came_later() {
-    let (_clock, store, locks) = world();
-    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
-    store.forget_calls();
-    store.fated(Fate::Unheard);
-    let waiting = {
-        let locks = locks.clone();
-        tokio::spawn(async move { locks.mutex("door").ttl(LONG).wait(secs(1)).acquire().await })
-    };
-    store.called().await;
-    store.fated(Fate::Fails);
-    let error = waiting.await.unwrap().unwrap_err();
-    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, false));
-    store.fated(Fate::Works);
-    timeout(SOON, locks.flush_releases()).await.unwrap();
-    assert_eq!(locks.list().await.unwrap(), [], "the name was orphaned");
-}
-
+/// The last release is sent after the end, and not only answered then.
 #[tokio::test(start_paused = true)]
 async fn late_commands_are_cleared_up_after_until_they_cannot_come() {
-    let (clock, store, locks) = world_with(|features| features.late_commands = true);
-    let ttl = secs(2);
-    store.fated(Fate::Unheard);
-    let started = clock.now();
-    let error = locks.mutex("door").ttl(ttl).try_acquire().await.unwrap_err();
-    assert!(error.may_have_been_applied());
-    store.fated(Fate::Works);
-    timeout(SOON, locks.flush_releases()).await.unwrap();
-    let took = clock.now().since(started);
-    assert!(took >= ttl, "settled after {took:?}, when the acquire may still run");
-    assert!(store.released().len() > 1);
+    for fate in [Fate::Works, Fate::Slow] {
+        let (clock, store, locks) = world_with(|features| features.late_commands = true);
+        let ttl = secs(2);
+        store.fated(Fate::Unheard);
+        let started = clock.now();
+        let error = locks.mutex("door").ttl(ttl).try_acquire().await.unwrap_err();
+        assert!(error.may_have_been_applied());
+        store.fated(fate);
+        timeout(SOON, locks.flush_releases()).await.unwrap();
+        let releases = store.releases();
+        let last = releases.last().unwrap().0.since(started);
+        assert!(last >= ttl && releases.len() > 1, "{fate:?}: settled after {last:?}, when the acquire may still run");
+    }
 }
 
-/// A guard whose first request was unanswered is released like that request, though a later one was
+/// A guard whose first request was unanswered is given up like that request, though a later one was
 /// answered.
 #[tokio::test(start_paused = true)]
 async fn a_guard_does_not_forget_the_try_that_was_unheard() {
-    let (clock, store, locks) = world_with(|features| features.late_commands = true);
-    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
-    let ttl = secs(2);
-    store.fated(Fate::Unheard);
-    let waiting = {
-        let locks = locks.clone();
-        tokio::spawn(async move { locks.mutex("door").ttl(ttl).acquire().await })
-    };
-    store.called().await;
-    store.fated(Fate::Works);
-    let guard = waiting.await.unwrap().unwrap();
-    let started = clock.now();
-    drop(guard);
-    timeout(SOON, locks.flush_releases()).await.unwrap();
-    assert!(clock.now().since(started) >= ttl, "the unheard acquire may still run");
+    for dropped in [false, true] {
+        let (clock, store, locks) = world_with(|features| features.late_commands = true);
+        let ttl = secs(2);
+        let guard = first_unheard(&store, &locks, locks.mutex("door").ttl(ttl), Fate::Works).await.unwrap();
+        let started = clock.now();
+        if dropped {
+            drop(guard);
+        } else {
+            let _ = guard.release().await.unwrap();
+        }
+        timeout(SOON, locks.flush_releases()).await.unwrap();
+        assert!(clock.now().since(started) >= ttl, "dropped {dropped}: the unheard acquire may still run");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,40 +141,29 @@ async fn answered_tries_are_not_cleared_up_after_for_ever() {
     assert_eq!(store.released().len(), 1);
 }
 
+/// The machine sleeps longer than the lease between the grant and its answer.
+async fn answered_too_late(clock: &TestClock, store: &ScriptedStore, acquire: Acquire) -> Result<Guard, Error> {
+    store.fated(Fate::Hangs);
+    let waiting = tokio::spawn(acquire.acquire());
+    store.called().await;
+    clock.sleep(secs(70));
+    store.answer();
+    timeout(SOON, waiting).await.unwrap().unwrap()
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_came_too_late_is_not_believed() {
     let (clock, store, locks) = world();
-    store.fated(Fate::Hangs);
-    let waiting = {
-        let locks = locks.clone();
-        tokio::spawn(async move { locks.mutex("door").ttl(LONG).acquire().await.unwrap() })
-    };
-    store.called().await;
-    // The machine sleeps longer than the lease between the grant and its answer.
-    clock.sleep(secs(70));
-    store.answer();
-    let guard = timeout(SOON, waiting).await.unwrap().unwrap();
+    let guard = answered_too_late(&clock, &store, door(&locks)).await.unwrap();
     assert_eq!(guard.state(), State::Held);
     locks.flush_releases().await;
     let asked = store.acquires();
     assert!(asked.len() >= 2 && asked[0].1 != *guard.token(), "the token of the late grant was used again");
     assert!(store.released().contains(&asked[0].1), "what came too late was not given up");
-}
-
-/// With a supplied token there is no other token to go on with.
-#[tokio::test(start_paused = true)]
-async fn a_supplied_token_whose_grant_came_too_late_is_told_as_unknown() {
+    // With a supplied token there is no other token to go on with.
     let (clock, store, locks) = world();
-    store.fated(Fate::Hangs);
-    let token = Owner::from_bytes(&b"fixed"[..]);
-    let waiting = {
-        let locks = locks.clone();
-        tokio::spawn(async move { locks.mutex("door").ttl(LONG).token(token).acquire().await })
-    };
-    store.called().await;
-    clock.sleep(secs(70));
-    store.answer();
-    let error = timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
+    let acquire = door(&locks).token(Owner::from_bytes(&b"fixed"[..]));
+    let error = answered_too_late(&clock, &store, acquire).await.unwrap_err();
     assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, true));
     locks.flush_releases().await;
     assert_eq!((store.acquires().len(), store.released().len()), (1, 0));
@@ -225,18 +193,23 @@ async fn belief_in_several_counts_from_the_send() {
     store.fated(Fate::Works);
 }
 
+/// That later tries certainly failed says nothing of the first.
+#[tokio::test(start_paused = true)]
+async fn an_unheard_try_is_cleared_up_after_whatever_came_later() {
+    let (_clock, store, locks) = world();
+    let error = first_unheard(&store, &locks, door(&locks).wait(secs(1)), Fate::Fails).await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_been_applied()), (ErrorKind::Unreachable, false));
+    timeout(SOON, locks.flush_releases()).await.unwrap();
+    assert_eq!(locks.list().await.unwrap(), [], "the name was orphaned");
+}
+
 /// Another owner's lease on the name does not say that an unanswered request will not run.
 #[tokio::test(start_paused = true)]
 async fn an_unheard_try_that_found_it_busy_later_is_cleared_up() {
     let (clock, store, locks) = world_with(|features| features.late_commands = true);
     let _held = locker(&clock, &store).mutex("door").ttl(LONG).acquire().await.unwrap();
-    let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
-    store.forget_calls();
-    store.fated(Fate::Unheard);
-    let waiting = tokio::spawn(locks.mutex("door").ttl(secs(2)).wait(secs(1)).acquire());
-    store.called().await;
-    store.fated(Fate::Works);
-    assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
+    let acquire = locks.mutex("door").ttl(secs(2)).wait(secs(1));
+    assert_eq!(first_unheard(&store, &locks, acquire, Fate::Works).await.unwrap_err().kind(), ErrorKind::TimedOut);
     timeout(SOON, locks.flush_releases()).await.unwrap();
     let unheard = &store.acquires()[0].1;
     assert!(store.released().contains(unheard), "it may run late, and nobody would know of it");

@@ -176,24 +176,6 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_for_those_who_listen_for_its_owner() {
-        let listeners = Listeners::default();
-        let (door, gate) = (request("door", "b"), request("gate", "b"));
-        let mut to_all: Vec<_> = [&door, &door, &gate, &request("door", "a"), &request("door", "c")]
-            .into_iter()
-            .map(|request| listeners.listen(request))
-            .collect();
-        listeners.publish(&door.name, &served("b", 7), |_, _| panic!("it is here"));
-        let told: Vec<_> = to_all.iter_mut().map(|notices| notices.next().now_or_never().flatten()).collect();
-        let grant = Notice::Granted {
-            owner: door.owner.clone(),
-            fence: Fence::from_counter(7).unwrap(),
-            handoff_ttl: Duration::from_secs(1),
-        };
-        assert_eq!(told, [Some(grant.clone()), Some(grant), None, None, None]);
-    }
-
-    #[test]
     fn those_who_are_elsewhere_are_named() {
         let listeners = Listeners::default();
         let stream = listeners.listen(&request("door", "b"));
