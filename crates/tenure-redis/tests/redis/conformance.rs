@@ -9,7 +9,7 @@ fn subject() -> Redis {
 
 tenure_conformance::conformance!(subject);
 
-/// A server that sentinels name. Sentinels do not take part in a fault, so none of them begins a failover.
+/// A server that sentinels name: another source of connections. Sentinels do not take part in a fault, so none of them begins a failover.
 mod by_sentinels {
     use super::*;
 
@@ -17,7 +17,7 @@ mod by_sentinels {
         Redis::named_by_sentinels()
     }
 
-    tenure_conformance::conformance!(subject, Contract);
+    tenure_conformance::conformance!(subject, Variant);
 }
 
 /// A server with a replica, which confirms each grant and each renewal.

@@ -6,20 +6,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tenure::store::{Credentials, Login};
 use tenure::{ErrorKind, Locker};
 use tenure_redis::Options;
-use tenure_testkit::{Passwords, Proxy, RedisCluster, RedisServer, SentinelGroup, admit, rotation};
+use tenure_testkit::{Passwords, Proxy, RedisCluster, SentinelGroup, admit, rotation};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::pretender::listens_as;
 use crate::quorum::wait_for;
+use crate::subject::Lent;
 use crate::{PATIENCE, patient};
 
 async fn locker(url: &str, credentials: Credentials) -> Locker {
     Locker::new(Options::parse(url).unwrap().credentials(credentials).open().await.unwrap())
 }
 
-fn with_app() -> RedisServer {
-    let server = RedisServer::start();
+fn with_app() -> Lent {
+    let server = Lent::alone();
     server.make_app("first");
     server
 }
@@ -33,7 +34,7 @@ async fn no_lease_is_lost_while_the_password_changes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lease_of_a_quorum_is_lost_while_the_password_changes() {
-    let servers: Vec<RedisServer> = (0..3).map(|_| with_app()).collect();
+    let servers: Vec<Lent> = (0..3).map(|_| with_app()).collect();
     let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
     admit(&format!("quorum+redis://{}", hosts.join(",")));
     let url = format!("quorum+redis://app@{}", hosts.join(","));
@@ -85,7 +86,7 @@ async fn a_wait_goes_on_while_a_proxy_has_no_server() {
         (true, UPSTREAM),
         (true, "-ERR backend gone\r\n"),
     ] {
-        let server = RedisServer::start();
+        let server = Lent::alone();
         let proxy = Proxy::start_opaque(server.addr());
         let held = locker(&server.url(), Credentials::default()).await.mutex("door").acquire().await.unwrap();
         let (locks, waits) = (locker(&proxy.url(), Credentials::default()).await, Arc::new(Notify::new()));

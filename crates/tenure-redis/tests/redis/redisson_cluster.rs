@@ -10,7 +10,7 @@ use tenure_redis::Options;
 use tenure_testkit::{RedisCluster, wait_until};
 use tokio::time::{Instant, timeout};
 
-use crate::cluster::slot_of;
+use crate::cluster::{Lent, slot_of};
 use crate::{LONG, PATIENCE};
 
 async fn store(cluster: &RedisCluster, parameters: &str) -> Arc<dyn Store> {
@@ -39,7 +39,7 @@ async fn is_granted(store: &dyn Store, request: &Request) -> bool {
 
 /// Each subset of the keys of a name is moved before the rest. Whatever is where, nobody else gets in and no lease is lost.
 async fn holds_in_every_state_of_a_move(scheme: &str, share: Share, others: &[Share]) {
-    let cluster = RedisCluster::start(2, 0);
+    let cluster = Lent::of(2);
     // What cannot be done half way is refused when its time is up.
     let parameters = format!("scheme={scheme}&timeout=150ms");
     let (ours, theirs) = (store(&cluster, &parameters).await, store(&cluster, &parameters).await);
@@ -149,7 +149,7 @@ fn channels(cluster: &RedisCluster, at: usize) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_listens_where_its_slot_has_gone() {
     for scheme in ["redisson", "redisson-fair"] {
-        let cluster = RedisCluster::start(2, 0);
+        let cluster = Lent::of(2);
         let parameters = format!("scheme={scheme}&poll_interval=30s");
         let (ours, theirs) = (Locker::new(store(&cluster, &parameters).await), Locker::new(store(&cluster, &parameters).await));
         let slot = slot_of(&cluster, b"door");
@@ -176,7 +176,7 @@ async fn a_waiter_listens_where_its_slot_has_gone() {
 /// Who listens at the node that serves the slot is notified of a release behind its back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_half_way_is_published() {
-    let (cluster, handle) = (RedisCluster::start(2, 0), tokio::runtime::Handle::current());
+    let (cluster, handle) = (Lent::of(2), tokio::runtime::Handle::current());
     let store = store(&cluster, "scheme=redisson").await;
     let held = asks("door", Share::MUTEX);
     fence_of(&*store, &held).await;
@@ -241,13 +241,13 @@ async fn answers_stay_whose_they_are(cluster: &RedisCluster, meanwhile: impl FnO
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_are_not_mixed_up_by_listeners() {
     // More of them than are left at once.
-    answers_stay_whose_they_are(&RedisCluster::start(1, 0), || ()).await;
+    answers_stay_whose_they_are(&Lent::of(1), || ()).await;
 }
 
 /// As Redis 6.2.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_are_not_mixed_up_where_slots_have_no_channels() {
-    let cluster = RedisCluster::start(1, 0);
+    let cluster = Lent::of(1);
     cluster.servers()[0].cli("ACL SETUSER default -ssubscribe -sunsubscribe -spublish");
     answers_stay_whose_they_are(&cluster, || ()).await;
 }
@@ -270,7 +270,7 @@ async fn answers_are_not_mixed_up_by_a_busy_server() {
 /// A node is not left with a channel for each name that was ever waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn channels_that_nobody_listens_to_are_left() {
-    let cluster = RedisCluster::start(1, 0);
+    let cluster = Lent::of(1);
     let store = store(&cluster, "scheme=redisson").await;
     let listens = asks("door", Share::MUTEX);
     let _one_that_stays = store.watch(&listens).await.unwrap();
@@ -293,7 +293,7 @@ async fn channels_that_nobody_listens_to_are_left() {
 /// Redisson itself keeps the keys of such a name in two slots.
 #[tokio::test]
 async fn a_name_with_keys_in_two_slots_is_refused() {
-    let cluster = RedisCluster::start(1, 0);
+    let cluster = Lent::of(1);
     let store = store(&cluster, "scheme=redisson").await;
     for name in ["a{b", "a}b", "{}a"] {
         let asked = asks(name, Share::MUTEX);
@@ -316,7 +316,7 @@ async fn a_name_with_keys_in_two_slots_is_refused() {
 /// As the page about rights has it.
 #[tokio::test]
 async fn one_may_use_the_keys_of_one_lock() {
-    let cluster = RedisCluster::start(1, 0);
+    let cluster = Lent::of(1);
     let rules = "ACL SETUSER app on >secret +@all ~door ~*{door}* &*{door}*";
     assert_eq!(cluster.servers()[0].cli(rules), "OK");
     let url = cluster.url().replace("://", "://app:secret@");
