@@ -1,7 +1,7 @@
 //! A quorum of real servers: conformance, and what no single server can show.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,17 +18,47 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::quorum_memory::end_of;
-use crate::subject::plant;
+use crate::subject::{plant, reset};
 use crate::{LONG, PATIENCE, patient};
+
+/// Servers that no test uses now, and their proxies.
+static AT_REST: Mutex<Vec<(RedisServer, Proxy)>> = Mutex::new(Vec::new());
 
 /// Servers behind proxies, which vote from the start.
 pub(crate) struct Servers {
     pub(crate) servers: Vec<(RedisServer, Proxy)>,
+    /// They go back to those at rest when their test has passed.
+    are_lent: bool,
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        if !self.are_lent || std::thread::panicking() {
+            return;
+        }
+        for (server, proxy) in self.servers.drain(..) {
+            proxy.accept();
+            proxy.heal();
+            proxy.cut();
+            reset(&server);
+            AT_REST.lock().unwrap_or_else(PoisonError::into_inner).push((server, proxy));
+        }
+    }
+}
+
+fn behind(server: RedisServer) -> (RedisServer, Proxy) {
+    let proxy = Proxy::start(server.addr());
+    (server, proxy)
 }
 
 impl Servers {
+    /// For tests that stop or kill none of them.
     pub(crate) fn start(nodes: usize) -> Self {
-        Self::of((0..nodes).map(|_| RedisServer::start()).collect())
+        let at_rest = || AT_REST.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let lent = || at_rest().unwrap_or_else(|| behind(RedisServer::start()));
+        let all = Self { servers: (0..nodes).map(|_| lent()).collect(), are_lent: true };
+        admit(&all.url());
+        all
     }
 
     pub(crate) fn of(servers: Vec<RedisServer>) -> Self {
@@ -39,11 +69,7 @@ impl Servers {
 
     /// Servers that do not vote yet.
     pub(crate) fn new(servers: Vec<RedisServer>) -> Self {
-        let behind = |server: RedisServer| {
-            let proxy = Proxy::start(server.addr());
-            (server, proxy)
-        };
-        Self { servers: servers.into_iter().map(behind).collect() }
+        Self { servers: servers.into_iter().map(behind).collect(), are_lent: false }
     }
 
     /// Sets the clocks of all servers this far off the true time, ms.
@@ -731,7 +757,9 @@ async fn an_adoption_of_a_share_that_has_ended_ends_in_time() {
 #[tokio::test]
 async fn a_lease_at_too_few_servers_is_in_doubt_while_others_are_silent() {
     let (servers, url) = new_servers(3);
-    let locks = Locker::new(quorum(&format!("{url}?timeout=400ms")).await);
+    let store = quorum(&format!("{url}?timeout=400ms")).await;
+    store.admit().await.unwrap();
+    let locks = Locker::new(store);
     let guard = locks.mutex("door").ttl(Duration::from_secs(60)).acquire().await.unwrap();
     wait_for("all to grant", || servers.iter().all(|server| server.cli("EXISTS door") == "1")).await;
     guard.verify().await.unwrap();

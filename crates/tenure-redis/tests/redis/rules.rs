@@ -5,25 +5,13 @@ use std::time::{Duration, Instant};
 use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Lease, Locker, MemoryStore, Owner, ReleaseOutcome, Share};
 use tenure_redis::Options;
-use tenure_testkit::{Proxy, RedisServer, wait_until};
+use tenure_testkit::{Proxy, wait_until};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::steps::{request, takes};
+use crate::steps::{joining, request, shared, takes};
 use crate::subject::Lent;
 use crate::{LONG, PATIENCE, answered, behind_proxy, patient, served, store, with_user};
-
-/// For how long a connection trusts the counter that it has raised, and a little more.
-const TRUST: Duration = Duration::from_millis(1_050);
-
-/// No grant can be counted once the counter is looked at again: the name is refused, and not left taken.
-async fn is_refused_and_cleared_up(server: &RedisServer, locks: &Locker) {
-    tokio::time::sleep(TRUST).await;
-    let error = locks.mutex("door").ttl(LONG).try_acquire().await.unwrap_err();
-    assert!(error.may_have_been_applied(), "{error}");
-    timeout(PATIENCE, locks.flush_releases()).await.expect("the clean-up hangs");
-    assert_eq!(server.cli("EXISTS door"), "0", "the name was orphaned: {error}");
-}
 
 async fn warms_up(locks: &Locker) {
     let released = locks.mutex("warm").acquire().await.unwrap().release().await;
@@ -76,26 +64,24 @@ async fn a_given_value_is_given_up_once() {
     }
 }
 
-/// A name is cleared up if it was taken and the number for it could not be made: the script that raises the counter is refused,
-/// and the transaction behind it has run.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_that_was_taken_behind_a_refused_lift_is_cleared_up() {
-    let (server, url) = with_user("~* &* +@all");
-    let locks = Locker::new(store(&url).await);
-    warms_up(&locks).await;
-    server.cli("ACL SETUSER app -time");
-    is_refused_and_cleared_up(&server, &locks).await;
-}
-
-/// The same where the server has forgotten the script, and the one that settles it instead finds no number.
+/// A name is cleared up if it was taken and the number for it could not be made: the script that raises the counter is refused, and
+/// the transaction behind it has run. So it is where the server has forgotten the script, and the one that settles it finds no number.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_was_taken_without_a_number_is_cleared_up() {
-    let server = Lent::alone();
-    let locks = Locker::new(store(&server.url()).await);
-    warms_up(&locks).await;
-    server.cli("SCRIPT FLUSH");
-    server.cli(&format!("SET tenure:fence {}", (1_u64 << 53) + 1));
-    is_refused_and_cleared_up(&server, &locks).await;
+    let (server, url) = with_user("~* &* +@all");
+    let too_far = format!("SET tenure:fence {}", (1_u64 << 53) + 1);
+    for spoils in [&["ACL SETUSER app -time"][..], &["SCRIPT FLUSH", &too_far]] {
+        let locks = Locker::new(store(&url).await);
+        warms_up(&locks).await;
+        spoils.iter().for_each(|line| drop(server.cli(line)));
+        // For so long the connection trusts the counter that it has raised, and a little more.
+        tokio::time::sleep(Duration::from_millis(1_050)).await;
+        let error = locks.mutex("door").ttl(LONG).try_acquire().await.unwrap_err();
+        assert!(error.may_have_been_applied(), "{spoils:?}: {error}");
+        timeout(PATIENCE, locks.flush_releases()).await.expect("the clean-up hangs");
+        assert_eq!(server.cli("EXISTS door"), "0", "{spoils:?}: the name was orphaned: {error}");
+        server.cli("ACL SETUSER app +time");
+    }
 }
 
 /// A holder that is not ours tells nobody when it is done: who waits for it looks often, though it has a place and hears.
@@ -191,26 +177,17 @@ async fn another_kind_of_lock_is_refused_in_the_words_of_every_store() {
             assert_eq!(redis.acquire_all(&[free, asks]).await.unwrap_err().to_string(), expected);
         }
     }
-    server.cli("LPUSH app:list x");
-    let error = redis.acquire(&request("list").with_share(Share::READ)).await.unwrap_err();
-    assert!(error.to_string().contains("another kind of value"), "{error}");
-}
-
-/// So it is with a name that is free, and waited for.
-#[tokio::test]
-async fn another_kind_than_is_waited_for_is_refused_in_the_words_of_every_store() {
-    let server = Lent::alone();
-    let (redis, memory) = (store(&patient(&server.url())).await, MemoryStore::new());
-    let join = Enqueue::Join { entry_ttl: LONG, handoff_ttl: LONG };
-    let (holder, waiter) = (request("door"), request("door").with_enqueue(join));
+    // So it is with a name that is free, and waited for: the waiter stays, the holder goes without a release.
     for store in [&redis as &dyn Store, &memory] {
-        store.acquire(&holder).await.unwrap();
-        store.acquire(&waiter).await.unwrap();
+        store.acquire(&request("left")).await.unwrap();
+        store.acquire(&joining(request("left"))).await.unwrap();
     }
-    // The waiter stays, the holder goes without a release.
-    server.cli("DEL door");
-    let asks = request("door").with_share(Share::permits(1, 3).unwrap());
+    server.cli("DEL app:left");
+    let asks = shared("left", Share::permits(1, 3).unwrap());
     let expected = memory.acquire(&asks).await.unwrap_err().to_string();
     assert_eq!(redis.acquire(&asks).await.unwrap_err().to_string(), expected);
     assert_eq!(redis.acquire_all(&[asks]).await.unwrap_err().to_string(), expected);
+    server.cli("LPUSH app:list x");
+    let error = redis.acquire(&request("list").with_share(Share::READ)).await.unwrap_err();
+    assert!(error.to_string().contains("another kind of value"), "{error}");
 }
