@@ -66,16 +66,6 @@ async fn no_lease_is_lost_while_the_passwords_of_sentinels_and_servers_change() 
     rotation("first", open, |password| all().for_each(|server| server.change_password(password))).await;
 }
 
-/// The sentinels have credentials of their own.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_sentinels_are_logged_in_to_by_their_own_function() {
-    let group = SentinelGroup::start_with(None, Some("s3cret"), None);
-    let ask = || async { Ok::<_, tenure::Error>(Login::of_password("s3cret")) };
-    let options = Options::parse(&group.url()).unwrap().sentinel_credentials(Credentials::asking("the vault", ask));
-    let locks = Locker::new(options.open().await.unwrap());
-    locks.mutex("door").acquire().await.unwrap().release().await.unwrap();
-}
-
 /// It says so on each new connection, or it answers a greeting and nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_goes_on_while_a_proxy_has_no_server() {

@@ -35,24 +35,20 @@ fn played(what: &str, field: &Field, processes: u64, kill_every: Option<Duration
     is_left_clean(&server);
 }
 
-/// Processes of many tasks, where most hand-overs stay within a process.
+/// Processes of many tasks, where most hand-overs stay within a process, and of one task: every hand-over goes through the server.
 #[test]
 fn a_crowd_on_one_name() {
-    let field = Field::new(1, soak().unwrap_or(20_000)).with(|load| (load.tasks, load.fickle) = (32, 100));
-    played("one name, 3 processes of 32 tasks", &field, 3, None, Duration::from_secs(5));
-}
-
-/// Processes of one task: every hand-over goes through the server.
-#[test]
-fn a_crowd_of_single_tasks() {
-    let field = Field::new(1, soak().map_or(4_000, |visits| visits / 10)).with(|load| load.fickle = 100);
-    played("one name, 6 processes of 1 task", &field, 6, None, Duration::from_secs(5));
+    for (processes, tasks, share) in [(3, 32, 1), (6, 1, 8)] {
+        let field = Field::new(1, soak().unwrap_or(16_000) / share).with(|load| (load.tasks, load.fickle) = (tasks, 100));
+        let what = format!("one name, {processes} processes of {tasks} tasks");
+        played(&what, &field, processes, None, Duration::from_secs(5));
+    }
 }
 
 /// Tasks that go from name to name, in processes of which some are killed wherever they are.
 #[test]
 fn a_crowd_on_several_names_that_dies() {
-    let field = Field::new(4, soak().unwrap_or(20_000)).with(|load| (load.tasks, load.fickle) = (12, 200));
+    let field = Field::new(4, soak().unwrap_or(12_000)).with(|load| (load.tasks, load.fickle) = (12, 200));
     played(
         "4 names, 3 processes of 12 tasks and mortal ones",
         &field,

@@ -186,16 +186,6 @@ pub(crate) async fn release(store: &Quorum, request: &Request) {
     let _ = store.release(&request.lease(), Duration::ZERO).await;
 }
 
-#[tokio::test]
-async fn new_servers_vote_when_somebody_vouches_for_them() {
-    let (_servers, url) = new_servers(3);
-    let store = quorum(&url).await;
-    let answer = store.acquire(&asks("door", LONG)).await.unwrap();
-    assert!(matches!(&answer, AcquireReply::Refused { why, .. } if why.contains("it votes in 30s if")), "{answer:?}");
-    store.admit().await.unwrap();
-    granted(&store, "door", LONG).await;
-}
-
 /// A holds at two of three nodes. One of them forgets it, the other falls silent: what is left must not be a majority for B.
 #[tokio::test]
 async fn a_node_that_lost_its_data_does_not_vote_while_a_lease_may_stand() {

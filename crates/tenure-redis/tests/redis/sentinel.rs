@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use tenure::store::{AcquireReply, Login, Notice, Store};
+use tenure::store::{AcquireReply, Credentials, Login, Notice, Store};
 use tenure::{Error, ErrorKind, Fence, Locker};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::redis::SERVICE;
@@ -79,6 +79,9 @@ async fn sentinels_have_a_login_of_their_own() {
     takes(&store(&format!("{}?sentinel_password=s3cret", group.url())).await, "door").await.unwrap();
     let options = Options::parse(&group.url()).unwrap().sentinel_credentials(Login::new("default", "s3cret"));
     takes(&options.connect().await.unwrap(), "gate").await.unwrap();
+    let ask = || async { Ok::<_, Error>(Login::of_password("s3cret")) };
+    let options = Options::parse(&group.url()).unwrap().sentinel_credentials(Credentials::asking("the vault", ask));
+    takes(&options.connect().await.unwrap(), "attic").await.unwrap();
 }
 
 /// A stranger that listens in place of a sentinel does not get the password of the servers.
