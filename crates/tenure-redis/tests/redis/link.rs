@@ -128,7 +128,7 @@ async fn a_blocked_thread_stalls_nobody_else() {
     let store = store(&format!("{}?timeout=400ms", server.url())).await;
     acquire(&store, "a").await.unwrap();
     let (blocking, blocked) = tokio::sync::oneshot::channel();
-    let (all, served) = std::sync::mpsc::channel::<()>();
+    let (done, until_then) = std::sync::mpsc::channel::<()>();
     let hog = tokio::spawn({
         let store = store.clone();
         async move {
@@ -140,7 +140,7 @@ async fn a_blocked_thread_stalls_nobody_else() {
             })
             .await;
             blocking.send(()).unwrap();
-            let _ = served.recv_timeout(Duration::from_secs(4));
+            let _ = until_then.recv_timeout(Duration::from_secs(4));
         }
     });
     // The test itself runs beside the worker threads.
@@ -156,7 +156,7 @@ async fn a_blocked_thread_stalls_nobody_else() {
     });
     others.await.unwrap();
     assert!(!hog.is_finished(), "the thread was blocked for all of this");
-    drop(all);
+    drop(done);
     hog.await.unwrap();
 }
 

@@ -113,7 +113,8 @@ impl Redis {
 
     fn url(&self) -> String {
         if self.sentinels.is_empty() {
-            return format!("{}{}", self.proxy.url(), self.parameters);
+            // A silent server is waited for as long as this in some cases.
+            return tenure_testkit::patient(&format!("{}{}", self.proxy.url(), self.parameters), "600ms");
         }
         let hosts: Vec<String> = self.sentinels.iter().map(|sentinel| sentinel.addr().to_string()).collect();
         format!("redis+sentinel://{}/mymaster", hosts.join(","))
