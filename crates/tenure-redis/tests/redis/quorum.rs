@@ -317,38 +317,8 @@ async fn fences_rise_over_a_server_that_evicts_or_whose_clock_was_ahead() {
     }
 }
 
-/// Of readers, several may be granted the same number by different nodes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_that_hold_together_have_different_fences() {
-    let (servers, url) = new_servers(5);
-    let url = format!("{url}?timeout=10s");
-    let stores = [quorum(&url).await, quorum(&url).await, quorum(&url).await];
-    stores[0].admit().await.unwrap();
-    let (mut seen, mut readers) = (HashSet::new(), JoinSet::new());
-    for store in stores {
-        readers.spawn(async move {
-            let mut fences = Vec::new();
-            for _ in 0..200 {
-                let (request, fence) = granted_share(&store, Share::READ).await;
-                fences.push(fence);
-                release(&store, &request).await;
-            }
-            (fences, store.second_rounds())
-        });
-    }
-    let mut twice = 0;
-    while let Some(read) = readers.join_next().await {
-        let (fences, second_rounds) = read.unwrap();
-        twice += second_rounds;
-        for fence in fences {
-            assert!(seen.insert(fence), "two readers have {fence}");
-        }
-    }
-    assert!(twice > 0, "all in one round");
-    drop(servers);
-}
-
-/// Nothing keeps a reader out but a writer. Each is granted when it first asks, also while a server is silent.
+/// Nothing keeps a reader out but a writer. Each is granted when it first asks, also while a server is silent. Several may be granted
+/// the same number by different nodes, and yet those that hold together have different fences.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_readers_at_once_are_all_granted() {
     let (servers, url) = new_servers(5);
@@ -379,6 +349,7 @@ async fn many_readers_at_once_are_all_granted() {
             }
         }
     }
+    assert!(stores.iter().any(|store| store.second_rounds() > 0), "all in one round");
 }
 
 /// Whether it is noted that a new server has waited.
