@@ -56,8 +56,23 @@ impl Drop for Lent {
     fn drop(&mut self) {
         let Some(cluster) = self.0.take().filter(|_| !std::thread::panicking()) else { return };
         cluster.servers().iter().for_each(reset);
+        // News of the last slot that has moved may be on their way.
+        wait_until(PATIENCE, "the nodes to agree", || {
+            let mut all = cluster.servers().iter().map(slots_of_all);
+            let first = all.next();
+            all.all(|other| Some(other) == first)
+        });
         BARE.lock().unwrap_or_else(PoisonError::into_inner).push(cluster);
     }
+}
+
+/// The slots of each node, as one of them has it.
+fn slots_of_all(server: &RedisServer) -> Vec<String> {
+    let nodes = server.cli("CLUSTER NODES");
+    let slots = |line: &str| line.split(' ').enumerate().filter(|(at, _)| *at == 0 || *at > 7).map(|(_, word)| word).collect();
+    let mut all: Vec<String> = nodes.lines().map(slots).collect();
+    all.sort();
+    all
 }
 
 /// A cluster for one case.
