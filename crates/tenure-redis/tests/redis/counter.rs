@@ -1,27 +1,24 @@
 //! The grant counter of a Redis, and who can spoil it: by a push, by a bad value, by the clock. Attackers are users with the rights they have.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
-use tenure::store::{AcquireReply, Enqueue, Notice, ReleaseReply, RenewReply, Request, Store};
-use tenure::{EndReason, ErrorKind, Fence, Guard, Lease, Locker, Name, Owner, Share};
-use tenure_redis::Options;
+use tenure::store::{Notice, RenewReply, Store};
+use tenure::{EndReason, ErrorKind, Fence, Guard, Lease, Locker, Share};
 use tenure_testkit::{Client, RedisServer, Reply, wait_until};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::{HANDOFF_TTL, LONG, PATIENCE, is_handed_over, patient, store};
+use crate::steps::{fence_of, gives_up, is_busy, joining, open, request, shared, takes};
+use crate::subject::Lent;
+use crate::{HANDOFF_TTL, LONG, PATIENCE, is_handed_over, patient, served};
 
 const SECOND: u64 = 1_000_000;
 
 async fn locks(server: &RedisServer, scheme: &str) -> Locker {
     tenure_redis::connect(&patient(&format!("{}?scheme={scheme}", server.url()))).await.unwrap()
-}
-
-fn request(name: &str) -> Request {
-    let (name, owner) = (Name::new(name).unwrap(), Owner::generate("counter").unwrap());
-    Request::new(name, owner, Share::MUTEX, LONG)
 }
 
 /// The server's time, as the counter has it.
@@ -77,9 +74,14 @@ async fn held_and_waited_for(server: &RedisServer) -> (Guard, Locker, JoinHandle
 
 /// The counter is where it was, and all who ask get fences of it.
 async fn counts_as_before(server: &RedisServer, ours: &Locker) {
+    counts_at(server, "", ours).await;
+}
+
+async fn counts_at(server: &RedisServer, prefix: &str, ours: &Locker) {
     // So that the counter is raised again.
     tokio::time::sleep(Duration::from_millis(1_050)).await;
-    for (who, locks) in [("who heard it", ours), ("another", &locks(server, "native").await)] {
+    let another = locks(server, &format!("native&prefix={prefix}")).await;
+    for (who, locks) in [("who heard it", ours), ("another", &another)] {
         for name in ["gate", "attic"] {
             let guard = timeout(PATIENCE, locks.mutex(name).acquire()).await.expect("it is free").unwrap();
             let (fence, now) = (guard.fence().unwrap().counter(), clock(server));
@@ -87,13 +89,14 @@ async fn counts_as_before(server: &RedisServer, ours: &Locker) {
             let _ = guard.release().await.unwrap();
         }
     }
-    assert!(stored(server) <= clock(server) + 10, "the counter was moved");
+    let stored: u64 = server.cli(&format!("GET {prefix}tenure:fence")).parse().unwrap();
+    assert!(stored <= clock(server) + 10, "the counter was moved to {stored}");
 }
 
 /// A number that time does not explain is no hand-over, whichever client pushes it. The counter is not touched.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_push_from_far_ahead_is_at_most_a_reason_to_ask() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let mut reader = Reader::on(&server);
     let (held, ours, waiting) = held_and_waited_for(&server).await;
     let ear = reader.ear("door");
@@ -139,7 +142,7 @@ async fn is_found_out(guard: &Guard) {
 /// touched.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forged_push_is_believed_for_one_claim_and_moves_no_counter() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let (held, ours, guard) = believed_by_a_forged_push(&server).await;
     is_found_out(&guard).await;
     counts_as_before(&server, &ours).await;
@@ -149,7 +152,7 @@ async fn a_forged_push_is_believed_for_one_claim_and_moves_no_counter() {
 /// A push that comes just before the real hand-over gives a fence that the server never made: it is not kept either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forged_fence_ends_with_the_first_renewal_of_a_real_lease() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let (held, ours, guard) = believed_by_a_forged_push(&server).await;
     let _ = held.release().await.unwrap();
     assert_eq!(server.cli("GET door"), guard.token().to_string(), "the name is its own by now");
@@ -161,7 +164,7 @@ async fn a_forged_fence_ends_with_the_first_renewal_of_a_real_lease() {
 /// A source of ids asks whether a push is true. A guard would find out at its renewal, and a block is never renewed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forged_push_gives_no_id() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let mut reader = Reader::on(&server);
     let (theirs, one, two) = (locks(&server, "native").await, locks(&server, "native").await, locks(&server, "native").await);
     let (ids, others) = (one.ids("door"), two.ids("door"));
@@ -189,7 +192,7 @@ async fn a_forged_push_gives_no_id() {
 /// A user whose rights were withdrawn gets no id, and an error that says why.
 #[tokio::test]
 async fn a_source_of_ids_that_is_refused_says_so() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     server.cli("ACL SETUSER app on >app ~* &* +@all");
     let url = server.url().replacen("redis://", "redis://app:app@", 1);
     let ids = tenure_redis::connect(&url).await.unwrap().ids("door");
@@ -205,24 +208,22 @@ async fn a_source_of_ids_that_is_refused_says_so() {
 }
 
 /// A name that a push has handed to a waiter: the waiter's store, and its lease, which was not renewed yet.
-async fn handed_over(server: &RedisServer, scheme: &str) -> (impl Store + use<>, Lease) {
-    let open = async || Options::parse(&format!("{}?scheme={scheme}", server.url())).unwrap().open().await.unwrap();
-    let (theirs, ours) = (open().await, open().await);
-    let held = request("door");
-    assert!(matches!(theirs.acquire(&held).await.unwrap(), AcquireReply::Granted(_)));
-    let waiting = request("door").with_enqueue(Enqueue::Join { entry_ttl: LONG, handoff_ttl: PATIENCE });
+async fn handed_over(server: &RedisServer, scheme: &str) -> (Arc<dyn Store>, Lease) {
+    let scheme = format!("scheme={scheme}");
+    let (theirs, ours) = (open(server, &scheme).await, open(server, &scheme).await);
+    let (held, waiting) = (request("door"), joining(request("door")));
+    takes(&*theirs, &held).await;
     let mut notices = ours.watch(&waiting).await.unwrap();
-    assert!(matches!(ours.acquire(&waiting).await.unwrap(), AcquireReply::Busy(_)));
-    let lease = |Request { name, owner, share, ttl, .. }: Request, fence| Lease::new(name, owner, share, ttl).with_fence(fence);
-    assert_eq!(theirs.release(&lease(held, None), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+    is_busy(&*ours, &waiting).await;
+    gives_up(&*theirs, &held).await;
     loop {
         if let Some(Notice::Granted { fence, .. }) = timeout(PATIENCE, notices.next()).await.expect("nothing was heard") {
-            return (ours, lease(waiting, Some(fence)));
+            return (ours, waiting.lease().with_fence(fence));
         }
     }
 }
 
-async fn is_renewed(store: &impl Store, lease: &Lease) -> bool {
+async fn is_renewed(store: &Arc<dyn Store>, lease: &Lease) -> bool {
     match store.renew(std::slice::from_ref(lease)).await[..] {
         [Ok(renewal)] => renewal == RenewReply::Renewed,
         ref other => panic!("{other:?}"),
@@ -234,7 +235,7 @@ async fn is_renewed(store: &impl Store, lease: &Lease) -> bool {
 async fn a_counter_that_is_spoilt_after_a_hand_over_costs_no_lease() {
     for scheme in ["native", "watch"] {
         for spoil in ["SET tenure:fence soon", "SET tenure:fence 5", "HSET tenure:fence field 1", ""] {
-            let server = RedisServer::start();
+            let server = Lent::alone();
             let (ours, lease) = handed_over(&server, scheme).await;
             server.cli("DEL tenure:fence");
             if !spoil.is_empty() {
@@ -253,7 +254,7 @@ async fn a_counter_that_is_spoilt_after_a_hand_over_costs_no_lease() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pushed_fence_above_the_counter_is_not_renewed() {
     for scheme in ["native", "watch"] {
-        let server = RedisServer::start();
+        let server = Lent::alone();
         let (ours, lease) = handed_over(&server, scheme).await;
         let forged = lease.fence.unwrap().counter() + 3_600 * SECOND;
         let forged = lease.clone().with_fence(Fence::from_counter(forged));
@@ -266,44 +267,37 @@ async fn a_pushed_fence_above_the_counter_is_not_renewed() {
     }
 }
 
-/// Only the process that heard a push has anything to find out: another has seen no counter, and renews what the store keeps.
+/// A holder goes on when somebody deletes the counter, also one whose number was near the end and is above those of others then. Only
+/// the process that heard a push has anything to find out: another has seen no counter, and renews what the store keeps.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_counter_costs_no_lease_that_a_reply_granted() {
-    for scheme in ["native", "watch"] {
-        let server = RedisServer::start();
+    for (scheme, near_the_end) in ["native", "watch"].into_iter().flat_map(|scheme| [(scheme, false), (scheme, true)]) {
+        let server = Lent::alone();
         let (one, two) = (locks(&server, scheme).await, locks(&server, scheme).await);
+        if near_the_end {
+            server.cli(&format!("SET tenure:fence {}", Fence::MAX_COUNTER - 1_000));
+        }
         let lease = one.mutex("door").ttl(LONG).acquire().await.unwrap().into_lease();
         server.cli("DEL tenure:fence");
+        if near_the_end {
+            counts_as_before(&server, &one).await;
+        }
         for (who, locks) in [("its process", &one), ("another", &two)] {
-            assert!(locks.renew(&lease).await.is_ok(), "{scheme}: told lost to {who}");
+            let renewed = locks.renew(&lease).await;
+            assert!(renewed.is_ok(), "{scheme}: told lost to {who}: {renewed:?}");
         }
     }
 }
 
-/// A holder whose number is near the end goes on when somebody deletes the counter, and others are granted smaller ones.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_by_a_number_near_the_end_outlives_it() {
-    for scheme in ["native", "watch"] {
-        let server = RedisServer::start();
-        let locks = locks(&server, scheme).await;
-        server.cli(&format!("SET tenure:fence {}", Fence::MAX_COUNTER - 1_000));
-        let lease = locks.mutex("door").ttl(LONG).acquire().await.unwrap().into_lease();
-        server.cli("DEL tenure:fence");
-        counts_as_before(&server, &locks).await;
-        let renewed = locks.renew(&lease).await;
-        assert!(renewed.is_ok(), "{scheme}: {renewed:?}");
-    }
-}
-
-/// The same for one who was handed the name by such a number, also where the process has forgotten it by its first renewal.
+/// One who was handed the name by such a number goes on as well, also where the process has forgotten it by its first renewal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_over_by_a_number_near_the_end_outlives_it() {
     for scheme in ["native", "watch"] {
-        let server = RedisServer::start();
+        let server = Lent::alone();
         server.cli(&format!("SET tenure:fence {}", Fence::MAX_COUNTER - 1_000));
         let (ours, lease) = handed_over(&server, scheme).await;
         server.cli("DEL tenure:fence");
-        assert!(matches!(ours.acquire(&request("gate")).await.unwrap(), AcquireReply::Granted(_)));
+        takes(&*ours, &request("gate")).await;
         assert!(stored(&server) < lease.fence.unwrap().counter(), "{scheme}: the number came back");
         assert!(is_renewed(&ours, &lease).await, "{scheme}: told lost");
     }
@@ -312,30 +306,32 @@ async fn a_hand_over_by_a_number_near_the_end_outlives_it() {
 /// If the counter holds a bad value, the error says what to do. That helps, also the clients that have seen the value.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_spoilt_counter_is_told_and_mended_by_deleting_it() {
-    let number = |number: u64| vec!["SET".to_owned(), "tenure:fence".to_owned(), number.to_string()];
-    let words = |words: &str| words.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let spoilt = [
-        number(Fence::MAX_COUNTER),
-        number(1 << 60),
-        words("SET tenure:fence -5"),
-        words("SET tenure:fence 1e3"),
-        words("SET tenure:fence soon\x1b[31m"),
-        words(&format!("SET tenure:fence {}", "9".repeat(100_000))),
-        words("HSET tenure:fence field 1"),
-        words("RPUSH tenure:fence 1"),
+        format!("SET {}", Fence::MAX_COUNTER),
+        format!("SET {}", 1_u64 << 60),
+        format!("SET {}", "9".repeat(100_000)),
+        "SET -5".into(),
+        "SET 1e3".into(),
+        "SET soon\x1b[31m".into(),
+        "HSET field 1".into(),
+        "RPUSH 1".into(),
     ];
-    let cases = ["native", "watch"].into_iter().flat_map(|scheme| spoilt.iter().map(move |spoil| is_mended(scheme, spoil)));
+    let server = Lent::alone();
+    let cases = ["native", "watch"].into_iter().flat_map(|scheme| spoilt.iter().map(move |spoil| (scheme, spoil)));
+    let cases = cases.enumerate().map(|(at, (scheme, spoil))| is_mended(&server, scheme, format!("{at}:"), spoil));
     join_all(cases).await;
 }
 
-async fn is_mended(scheme: &str, spoil: &[String]) {
-    let server = RedisServer::start();
-    let (locks, case) = (locks(&server, scheme).await, format!("{scheme} {:.40}", spoil.join(" ")));
+/// Each case has a prefix of its own.
+async fn is_mended(server: &RedisServer, scheme: &str, prefix: String, spoil: &str) {
+    let (locks, case) = (locks(server, &format!("{scheme}&prefix={prefix}")).await, format!("{scheme} {spoil:.40}"));
+    let (key, door) = (format!("{prefix}tenure:fence"), format!("{prefix}door"));
     let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
     // Within the second in which the counter is trusted, and after it.
     for pause in [Duration::ZERO, Duration::from_millis(1_050)] {
-        server.cli("DEL tenure:fence");
-        server.command(spoil);
+        server.command(&["DEL", &key]);
+        let words: Vec<&str> = spoil.split(' ').collect();
+        server.command(&[&[words[0], &key], &words[1..]].concat());
         tokio::time::sleep(pause).await;
         let error = locks.mutex("door").ttl(LONG).acquire().await.unwrap_err();
         let text = error.to_string();
@@ -343,17 +339,17 @@ async fn is_mended(scheme: &str, spoil: &[String]) {
         assert!(text.contains("counter") && text.contains("delete the key tenure:fence"), "{case}: {text}");
         assert!(text.len() < 500 && !text.contains('\x1b'), "{case}: {text}");
         timeout(PATIENCE, locks.flush_releases()).await.unwrap();
-        assert_eq!(server.cli("EXISTS door"), "0", "{case}: the name was left taken");
+        assert_eq!(server.command(&["EXISTS", &door]), 0, "{case}: the name was left taken");
     }
-    server.cli("DEL tenure:fence");
-    counts_as_before(&server, &locks).await;
+    server.command(&["DEL", &key]);
+    counts_at(server, &prefix, &locks).await;
 }
 
 /// A number near the end that somebody wrote is counted from while it stands, and does not come back when it was deleted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_number_near_the_end_does_not_outlive_its_key() {
     for scheme in ["native", "watch"] {
-        let server = RedisServer::start();
+        let server = Lent::alone();
         let locks = locks(&server, scheme).await;
         let _ = locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
         server.cli(&format!("SET tenure:fence {}", Fence::MAX_COUNTER - 1_000));
@@ -387,39 +383,31 @@ async fn a_clock_from_another_century_uses_up_no_numbers() {
 /// A counter that fell back by as much as one grant makes no fence twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_counter_that_fell_back_by_one_makes_no_fence_twice() {
-    let server = RedisServer::start();
-    let store = store(&server.url()).await;
-    let fence = async |name| match store.acquire(&request(name)).await.unwrap() {
-        AcquireReply::Granted(grant) => grant.fence.unwrap(),
-        other => panic!("{other:?}"),
-    };
-    let before = fence("a").await;
+    let (server, store) = served().await;
+    let before = fence_of(&store, &request("a")).await;
     server.cli(&format!("SET tenure:fence {}", before.counter() - 1));
-    let after = fence("b").await;
+    let after = fence_of(&store, &request("b")).await;
     assert!(after > before, "{after:?} after {before:?}");
 }
 
 /// A waiter that is refused for a counter that cannot be used leaves no queue entry: neither a new one nor an earlier one.
 #[tokio::test]
 async fn a_refused_waiter_leaves_no_entry() {
-    let join = Enqueue::Join { entry_ttl: LONG, handoff_ttl: LONG };
-    for spoil in
-        [&["SET", "tenure:fence", "many"][..], &["SET", "tenure:fence", "9007199254740991"], &["RPUSH", "tenure:fence", "x"]]
-    {
+    let (server, store) = served().await;
+    for spoil in ["SET tenure:fence many", "SET tenure:fence 9007199254740991", "RPUSH tenure:fence x"] {
         for share in [Share::MUTEX, Share::READ] {
-            let server = RedisServer::start();
-            let store = store(&patient(&server.url())).await;
-            let (held, early, late) = (request("door"), request("door").with_share(share), request("door").with_share(share));
-            assert!(matches!(store.acquire(&held).await.unwrap(), AcquireReply::Granted(_)));
-            assert!(matches!(store.acquire(&early.clone().with_enqueue(join)).await.unwrap(), AcquireReply::Busy(_)));
-            server.command(&["DEL", "tenure:fence"]);
-            server.command(spoil);
+            server.cli("FLUSHALL");
+            let (early, late) = (joining(shared("door", share)), joining(shared("door", share)));
+            takes(&store, &request("door")).await;
+            is_busy(&store, &early).await;
+            server.cli("DEL tenure:fence");
+            server.cli(spoil);
             for waiter in [&late, &early] {
-                let error = store.acquire(&waiter.clone().with_enqueue(join)).await.unwrap_err();
-                assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("grant counter"), "{spoil:?}: {error}");
-                assert!(!error.may_have_been_applied(), "{spoil:?}: {error}");
+                let error = store.acquire(waiter).await.unwrap_err();
+                assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("grant counter"), "{spoil}: {error}");
+                assert!(!error.may_have_been_applied(), "{spoil}: {error}");
             }
-            assert_eq!(server.cli("KEYS *:[qp]:door"), "", "{spoil:?}: an entry is left");
+            assert_eq!(server.cli("KEYS *:[qp]:door"), "", "{spoil}: an entry is left");
         }
     }
 }

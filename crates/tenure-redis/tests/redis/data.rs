@@ -2,14 +2,14 @@
 
 use tenure::store::Store as _;
 use tenure::{ErrorKind, Name, Owner, Share};
-use tenure_testkit::RedisServer;
 
-use crate::{LONG, patient, store};
+use crate::subject::Lent;
+use crate::{LONG, patient, served, store};
 
 /// An answer counts as memory of the server, which evicts locks for it.
 #[tokio::test]
 async fn data_of_others_is_not_read_whole() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     server.command(&["SET", "text", &"x".repeat(1 << 20)]);
     let members = (0..50_000).flat_map(|at| ["1".to_owned(), format!("member-{at}")]);
     server.command(&["ZADD".to_owned(), "set".to_owned()].into_iter().chain(members).collect::<Vec<_>>());
@@ -34,8 +34,7 @@ async fn data_of_others_is_not_read_whole() {
 #[tokio::test]
 async fn all_holders_of_a_name_are_shown() {
     const MANY: usize = 300;
-    let server = RedisServer::start();
-    let store = store(&patient(&server.url())).await;
+    let (_server, store) = served().await;
     let name = Name::new("x").unwrap();
     let readers = (0..MANY).map(|_| Owner::generate("reader").unwrap());
     let readers = readers.map(|owner| tenure::store::Request::new(name.clone(), owner, Share::READ, LONG));

@@ -10,6 +10,7 @@ use tenure_redis::{Durability, Options};
 use tenure_testkit::{RedisServer, Reply, wait_until};
 use tokio::time::timeout;
 
+use crate::subject::Lent;
 use crate::{LONG, PATIENCE, store};
 
 /// A server, so many replicas of it, and a locker on it with these parameters.
@@ -63,7 +64,7 @@ async fn a_grant_says_which_copies_there_are() {
 /// A wait on this connection would keep everybody else's commands waiting, and a second connection costs something.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_asked_where_nothing_is_wanted() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let locks = locks(&server, "durability=none").await;
     let guard = locks.mutex("door").acquire().await.unwrap();
     guard.verify().await.unwrap();

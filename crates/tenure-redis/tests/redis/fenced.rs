@@ -1,8 +1,9 @@
 //! docs/fenced-writes.md on Redis.
 
 use tenure_redis::fenced;
-use tenure_testkit::RedisServer;
 use tenure_testkit::page::blocks;
+
+use crate::subject::Lent;
 
 #[test]
 fn the_page_has_the_script() {
@@ -13,7 +14,7 @@ fn the_page_has_the_script() {
 /// Fences have more digits than a number of Lua keeps apart.
 #[test]
 fn a_write_without_the_largest_fence_is_refused() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let [script] = &blocks("fenced-writes.md", "Redis", "lua")[..] else { panic!("one script") };
     let write = |fence: &str, value: &str| server.command(&["EVAL", script, "2", "{stock/7}", "{stock/7}:fence", fence, value]);
     for (fence, value, written) in [

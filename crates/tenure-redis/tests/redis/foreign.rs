@@ -6,6 +6,7 @@ use tenure_redis::Options;
 use tenure_testkit::RedisServer;
 
 use crate::LONG;
+use crate::subject::Lent;
 
 /// A thread of a client of Redisson.
 const THEIRS: &str = "00d0c0f4-3b6b-4d1c-8b7e-7f1d6f6f2a11:48";
@@ -64,7 +65,7 @@ fn objects() -> Vec<(Command, &'static str, Option<&'static str>)> {
 /// The refusal names the object and the name that it belongs to, and the scheme that shares it.
 #[tokio::test]
 async fn objects_of_redisson_are_named() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     for (command, what, scheme) in objects() {
         let command: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
         server.command(&["FLUSHALL"]);
@@ -107,7 +108,7 @@ async fn objects_of_redisson_are_named() {
 /// Permits are asked for where a lock is, and the other way round: the object is named, and no URL helps.
 #[tokio::test]
 async fn another_kind_of_redisson_is_named() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let permits = Share::permits(1, 5).unwrap();
     for (share, command, what) in [
         (permits, &["HSET", "x", THEIRS, "1"][..], "an RLock of Redisson"),
@@ -125,7 +126,7 @@ async fn another_kind_of_redisson_is_named() {
 /// A number without an expiry is nobody's lock by its looks.
 #[tokio::test]
 async fn a_number_without_an_expiry_may_be_a_semaphore() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let store = open(&server, "").await;
     let permits = Share::permits(1, 5).unwrap();
     let all = ["an RSemaphore", "an RPermitExpirableSemaphore", "an RCountDownLatch", "put scheme=redisson into"];
@@ -142,7 +143,7 @@ async fn a_number_without_an_expiry_may_be_a_semaphore() {
 /// An application's own objects are not taken for Redisson's.
 #[tokio::test]
 async fn other_objects_are_not_named() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     for command in [
         &["HSET", "x", "rate", "5", "interval", "1000"][..],
         &["HSET", "x", "a:lock_count", "5", "a", "b"],
@@ -168,7 +169,7 @@ async fn other_objects_are_not_named() {
 /// Also if several names are asked for at once, and if replicas have to confirm a grant.
 #[tokio::test]
 async fn an_object_among_several_names_is_named() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     server.command(&["HSET", "x", THEIRS, "1"]);
     let store = open(&server, "").await;
     let asks = |name: &str| Request::new(Name::new(name).unwrap(), Owner::generate("web-1").unwrap(), Share::MUTEX, LONG);

@@ -3,14 +3,15 @@
 use std::collections::HashSet;
 
 use tenure::ErrorKind;
-use tenure_testkit::RedisServer;
 use tokio::task::JoinSet;
+
+use crate::subject::Lent;
 
 /// A block of the native layout and of `watch` has 1,024 ids. Redisson's clients count with the
 /// numbers between two grants, so a grant there has one.
 #[tokio::test]
 async fn no_scheme_gives_an_id_twice() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     for (scheme, block, most) in
         [("native", 1_024, 2_500), ("watch", 1_024, 2_500), ("redisson", 1, 100), ("redisson-fair", 1, 100)]
     {
@@ -42,7 +43,7 @@ async fn no_scheme_gives_an_id_twice() {
 
 #[tokio::test]
 async fn schemes_without_fences_are_refused() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     for scheme in ["set-nx", "setnx-expire", "setnx-expire-lua", "php", "getset"] {
         let locks = tenure_redis::connect(&format!("{}?scheme={scheme}", server.url())).await.unwrap();
         let error = locks.ids("orders").next().await.unwrap_err();
@@ -53,7 +54,7 @@ async fn schemes_without_fences_are_refused() {
 /// One that counts with an `RFencedLock` beside ours.
 #[tokio::test]
 async fn a_client_of_redisson_gets_no_id_of_ours() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let locks = tenure_redis::connect(&format!("{}?scheme=redisson", server.url())).await.unwrap();
     let (ids, mut all) = (locks.ids("orders"), HashSet::new());
     for _ in 0..20 {

@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use tenure::store::{AcquireReply, ReleaseReply, RenewReply, Request, Store};
-use tenure::{Error, ErrorKind, Lease, Locker, Name, Owner, Share};
+use tenure::{Error, ErrorKind, Lease, Name, Owner, Share};
 use tenure_redis::RedisStore;
 use tenure_testkit::{Proxy, RedisServer, wait_until};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::{PATIENCE, patient, store};
+use crate::subject::Lent;
+use crate::{PATIENCE, behind_proxy, store};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -45,20 +46,6 @@ fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-/// The runtime that connected has ended: everybody learns at once, and the next one connects.
-#[test]
-fn a_link_whose_runtime_has_ended_is_replaced() {
-    let server = RedisServer::start();
-    let first = runtime();
-    let store = first.block_on(store(&format!("{}?timeout=10s", server.url())));
-    first.block_on(acquire(&store, "a")).unwrap();
-    drop(first);
-    let started = Instant::now();
-    runtime().block_on(acquire(&store, "b")).unwrap();
-    assert!(started.elapsed() < Duration::from_secs(4), "the end of the runtime was only noticed by the silence");
-    runtime().block_on(acquire(&store, "c")).unwrap();
-}
-
 /// Else a server that hangs gets a connection for each call that somebody drops.
 #[tokio::test]
 async fn a_connection_under_way_outlives_the_call_that_began_it() {
@@ -81,10 +68,10 @@ async fn a_connection_under_way_outlives_the_call_that_began_it() {
     acquire(&store, "c").await.unwrap();
 }
 
-/// A waiter is notified when the runtime of the link ends, and does not have to find out.
+/// A waiter is notified when the runtime of the link ends, and does not have to find out. So is who comes later: the next one connects.
 #[test]
 fn who_waits_is_told_that_the_runtime_has_ended() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let proxy = Proxy::start(server.addr());
     let first = runtime();
     let store = first.block_on(store(&format!("{}?timeout=10s", proxy.url())));
@@ -100,14 +87,16 @@ fn who_waits_is_told_that_the_runtime_has_ended() {
     let started = Instant::now();
     drop(first);
     second.block_on(waiting).unwrap().unwrap();
-    assert!(started.elapsed() < Duration::from_secs(4), "the end of the runtime was only noticed by the silence");
+    drop(second);
+    runtime().block_on(acquire(&store, "c")).unwrap();
+    assert!(started.elapsed() < Duration::from_secs(4), "the end of a runtime was only noticed by the silence");
 }
 
 /// The runtime that connected is there, and nobody drives it.
 #[test]
 fn a_link_that_nobody_drives_is_replaced() {
     for cancelled in [false, true] {
-        let server = RedisServer::start();
+        let server = Lent::alone();
         let first = Builder::new_current_thread().enable_all().build().unwrap();
         let store = first.block_on(store(&format!("{}?timeout=400ms", server.url())));
         first.block_on(acquire(&store, "a")).unwrap();
@@ -132,26 +121,14 @@ fn a_link_that_nobody_drives_is_replaced() {
     }
 }
 
-/// A locker gives up when the store may still be waiting; that must not keep the store from finding out.
-#[test]
-fn a_locker_gets_over_a_link_that_nobody_drives() {
-    let server = RedisServer::start();
-    let first = Builder::new_current_thread().enable_all().build().unwrap();
-    let locks = Locker::new(first.block_on(store(&server.url())));
-    let _ = first.block_on(async { locks.mutex("a").acquire().await.unwrap().release().await.unwrap() });
-    runtime().block_on(async {
-        let _ = locks.mutex("b").try_acquire().await;
-        assert!(locks.mutex("c").try_acquire().await.unwrap().is_some());
-    });
-}
-
 /// One thread is blocked, and the task of the link was to run there next.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blocked_thread_stalls_nobody_else() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let store = store(&format!("{}?timeout=400ms", server.url())).await;
     acquire(&store, "a").await.unwrap();
     let (blocking, blocked) = tokio::sync::oneshot::channel();
+    let (done, until_then) = std::sync::mpsc::channel::<()>();
     let hog = tokio::spawn({
         let store = store.clone();
         async move {
@@ -163,7 +140,7 @@ async fn a_blocked_thread_stalls_nobody_else() {
             })
             .await;
             blocking.send(()).unwrap();
-            std::thread::sleep(Duration::from_secs(4));
+            let _ = until_then.recv_timeout(Duration::from_secs(4));
         }
     });
     // The test itself runs beside the worker threads.
@@ -179,6 +156,7 @@ async fn a_blocked_thread_stalls_nobody_else() {
     });
     others.await.unwrap();
     assert!(!hog.is_finished(), "the thread was blocked for all of this");
+    drop(done);
     hog.await.unwrap();
 }
 
@@ -278,9 +256,7 @@ fn all_renewed(answers: &[Result<RenewReply, Error>]) {
 /// One exchange takes longer than a silent link is given, and all the time something comes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_link_is_not_a_dead_one() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.addr());
-    let store = store(&format!("{}?timeout=8s", proxy.url())).await;
+    let (server, proxy, store) = behind_proxy("8s").await;
     let leases = leases(&server, 1_000);
     all_renewed(&store.renew(&leases).await);
     proxy.throttle(14_000);
@@ -294,9 +270,7 @@ async fn a_slow_link_is_not_a_dead_one() {
 /// Many renewals are many exchanges: no link is taken for dead, and others get in between.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_renewals_leave_room_for_others() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.addr());
-    let store = store(&format!("{}?timeout=10s", proxy.url())).await;
+    let (server, proxy, store) = behind_proxy("10s").await;
     let leases = leases(&server, 20_000);
     acquire(&store, "warm").await.unwrap();
     proxy.throttle(300_000);
@@ -323,9 +297,7 @@ async fn many_renewals_leave_room_for_others() {
 /// Renewals from before the link failed count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn finished_renewals_count() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.addr());
-    let store = store(&format!("{}?timeout=4s", proxy.url())).await;
+    let (server, proxy, store) = behind_proxy("4s").await;
     let leases = leases(&server, 10_000);
     all_renewed(&store.renew(&leases[..100]).await);
     // The fifth exchange stays on the way, and there is no second connection.
@@ -340,9 +312,7 @@ async fn finished_renewals_count() {
 /// nothing, also where nothing may be sent twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_that_ended_unused_is_not_asked() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.addr());
-    let store = store(&patient(&proxy.url())).await;
+    let (_server, proxy, store) = behind_proxy("10s").await;
     let given = request("a").with_owner(Owner::from_bytes(&b"given"[..])).with_generated(false);
     assert!(matches!(store.acquire(&given).await.unwrap(), AcquireReply::Granted(_)));
     let mut notices = store.watch(&request("b")).await.unwrap();

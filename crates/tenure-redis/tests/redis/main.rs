@@ -32,6 +32,7 @@ mod redisson_cluster;
 mod rules;
 mod schemes;
 mod sentinel;
+mod steps;
 mod store;
 mod subject;
 mod users;
@@ -41,7 +42,9 @@ use std::time::{Duration, Instant};
 
 use tenure::{EndReason, Guard};
 use tenure_redis::{Options, RedisStore};
-use tenure_testkit::{Proxy, RedisServer, answered};
+use tenure_testkit::{Proxy, answered};
+
+use crate::subject::Lent;
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(60);
@@ -54,12 +57,27 @@ async fn store(url: &str) -> RedisStore {
     Options::parse(url).unwrap().connect().await.unwrap()
 }
 
-/// A server behind a proxy, and a store that reaches it through the proxy.
-async fn behind_proxy() -> (RedisServer, Proxy, RedisStore) {
-    let server = RedisServer::start();
+/// A server and a store on it, whose calls are not sent twice.
+async fn served() -> (Lent, RedisStore) {
+    let server = Lent::alone();
+    let store = store(&patient(&server.url())).await;
+    (server, store)
+}
+
+/// A server behind a proxy, and a store that reaches it through the proxy, with this operation timeout.
+async fn behind_proxy(timeout: &str) -> (Lent, Proxy, RedisStore) {
+    let server = Lent::alone();
     let proxy = Proxy::start(server.addr());
-    let store = store(&format!("{}?timeout=400ms", proxy.url())).await;
+    let store = store(&format!("{}?timeout={timeout}", proxy.url())).await;
     (server, proxy, store)
+}
+
+/// A server with a user `app` of these rights, and the URL with its name and password.
+fn with_user(rights: &str) -> (Lent, String) {
+    let server = Lent::alone();
+    server.cli(&format!("ACL SETUSER app on >pw {rights}"));
+    let url = format!("redis://app:pw@{}", server.addr());
+    (server, url)
 }
 
 /// The URL with a timeout that no pause outlasts. Nothing is sent twice then.

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use tenure::store::{AcquireReply, Notice, ReleaseReply, RenewReply, Request, Store};
-use tenure::{ErrorKind, Lease, Name, Owner, Share};
+use tenure::store::{AcquireReply, Notice, ReleaseReply, RenewReply, Store};
+use tenure::{ErrorKind, Lease};
 use tenure_redis::Options;
 use tenure_testkit::{RedisServer, Reply};
 use tokio::time::timeout;
 
-use crate::{LONG, PATIENCE};
+use crate::PATIENCE;
+use crate::steps::request;
+use crate::subject::Lent;
 
 const KEYS: [&str; 3] = ["rueidislock:0:door", "rueidislock:1:door", "rueidislock:2:door"];
 
@@ -18,14 +20,10 @@ async fn open(server: &RedisServer, profile: &str) -> Arc<dyn Store> {
     Options::parse(&format!("{}?scheme=set-nx&profile={profile}", server.url())).unwrap().open().await.unwrap()
 }
 
-fn asks() -> Request {
-    Request::new(Name::new("door").unwrap(), Owner::generate("web-1").unwrap(), Share::MUTEX, LONG)
-}
-
 async fn take(store: &dyn Store) -> Lease {
-    let request = asks();
-    assert!(matches!(store.acquire(&request).await.unwrap(), AcquireReply::Granted(_)));
-    request.lease()
+    let held = request("door");
+    assert!(matches!(store.acquire(&held).await.unwrap(), AcquireReply::Granted(_)));
+    held.lease()
 }
 
 async fn release(store: &dyn Store, lease: &Lease) -> ReleaseReply {
@@ -41,7 +39,7 @@ fn values(server: &RedisServer) -> Vec<String> {
 
 #[tokio::test]
 async fn all_free_keys_are_taken_and_given_back() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let store = open(&server, "rueidislock").await;
     let lease = take(&*store).await;
     let owner = lease.owner.to_string();
@@ -62,13 +60,13 @@ async fn all_free_keys_are_taken_and_given_back() {
 
 #[tokio::test]
 async fn a_minority_is_no_lock() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let store = open(&server, "rueidislock").await;
     for (first, second) in [(0, 1), (0, 2), (1, 2)] {
         for holder in ["theirs", "others"] {
             server.command(&["SET", KEYS[first], "theirs", "PX", "60000"]);
             server.command(&["SET", KEYS[second], holder, "PX", "30000"]);
-            let AcquireReply::Busy(busy) = store.acquire(&asks()).await.unwrap() else { panic!("two keys are taken") };
+            let AcquireReply::Busy(busy) = store.acquire(&request("door")).await.unwrap() else { panic!("two keys are taken") };
             let found = busy.holder.map(|holder| (holder.owner.to_string(), holder.ttl.unwrap() <= Duration::from_secs(30)));
             assert_eq!(found, (holder == "theirs").then(|| ("theirs".to_owned(), true)), "it is lost with the first of two keys");
             assert_eq!(server.command(&[&["DEL"], &KEYS[..]].concat()), 2, "nothing was taken");
@@ -79,7 +77,7 @@ async fn a_minority_is_no_lock() {
 /// One key may go, and is taken again. With two gone the lease is, and what is left is given back.
 #[tokio::test]
 async fn a_lease_lasts_as_long_as_a_majority() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let store = open(&server, "rueidislock").await;
     for gone in KEYS {
         let lease = take(&*store).await;
@@ -104,7 +102,7 @@ async fn a_lease_lasts_as_long_as_a_majority() {
 /// The library goes on with the other two keys. With two of another type nobody can hold.
 #[tokio::test]
 async fn a_key_of_another_type_counts_as_taken_by_nobody() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let store = open(&server, "rueidislock").await;
     for odd in KEYS {
         let others: Vec<&str> = KEYS.into_iter().filter(|key| *key != odd).collect();
@@ -115,16 +113,16 @@ async fn a_key_of_another_type_counts_as_taken_by_nobody() {
         let held = store.inspect(Some(&lease.name)).await.unwrap();
         assert_eq!(held[0].holders[0].owner, lease.owner, "{odd}");
         assert!(matches!(store.renew(std::slice::from_ref(&lease)).await[..], [Ok(RenewReply::Renewed)]));
-        let AcquireReply::Busy(busy) = store.acquire(&asks()).await.unwrap() else { panic!("two keys are taken") };
+        let AcquireReply::Busy(busy) = store.acquire(&request("door")).await.unwrap() else { panic!("two keys are taken") };
         assert_eq!(busy.holder.unwrap().owner, lease.owner, "{odd}");
         assert_eq!(release(&*store, &lease).await, ReleaseReply::Released);
         assert!(store.inspect(Some(&lease.name)).await.unwrap().is_empty(), "{odd}");
         // The other client needs both of the others as well.
         server.command(&["SET", others[0], "theirs", "PX", "60000"]);
-        assert!(matches!(store.acquire(&asks()).await.unwrap(), AcquireReply::Busy(_)), "{odd}");
+        assert!(matches!(store.acquire(&request("door")).await.unwrap(), AcquireReply::Busy(_)), "{odd}");
         server.command(&["DEL", others[0]]);
         server.command(&["HSET", others[1], "color", "red"]);
-        assert_eq!(store.acquire(&asks()).await.unwrap_err().kind(), ErrorKind::Mismatch, "{odd}");
+        assert_eq!(store.acquire(&request("door")).await.unwrap_err().kind(), ErrorKind::Mismatch, "{odd}");
         assert_eq!(store.inspect(Some(&lease.name)).await.unwrap_err().kind(), ErrorKind::Mismatch, "{odd}");
         assert_eq!(server.command(&[&["DEL"], &KEYS[..]].concat()), 2, "{odd}: nothing was taken");
     }
@@ -133,7 +131,7 @@ async fn a_key_of_another_type_counts_as_taken_by_nobody() {
 /// A release sends the library's own message to those who wait.
 #[tokio::test]
 async fn a_release_wakes_as_the_library_does() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let store = open(&server, "spring&prefix=app").await;
     let mut heard = server.connect().unwrap();
     heard.command(&["PSUBSCRIBE", "app-channel:*"]).unwrap();
@@ -162,7 +160,7 @@ async fn a_release_wakes_as_the_library_does() {
 #[tokio::test]
 async fn a_release_does_not_need_the_waking() {
     for (profile, forbidden) in [("spring&prefix=app", "publish"), ("python-redis-lock", "lpush")] {
-        let server = RedisServer::start();
+        let server = Lent::alone();
         let store = open(&server, profile).await;
         let lease = take(&*store).await;
         assert_eq!(server.command(&["ACL", "SETUSER", "default", &format!("-{forbidden}")]), "OK");
@@ -189,14 +187,14 @@ async fn a_waiter_hears_of_a_release_that_says_nothing() {
         ("rueidislock", "rueidislock:1:door", true),
         ("redis-py", "door", false),
     ] {
-        let server = RedisServer::start();
+        let server = Lent::alone();
         let store = open(&server, profile).await;
         let all: &[&str] = if profile == "rueidislock" { &KEYS[1..] } else { &[key] };
         let theirs = || all.iter().for_each(|key| assert_eq!(server.command(&["SET", key, "theirs", "PX", "60000"]), "OK"));
         theirs();
-        let request = asks();
-        let mut notices = store.watch(&request).await.unwrap();
-        let polls = async || match store.acquire(&request).await.unwrap() {
+        let held = request("door");
+        let mut notices = store.watch(&held).await.unwrap();
+        let polls = async || match store.acquire(&held).await.unwrap() {
             AcquireReply::Busy(busy) => busy.poll_interval,
             other => panic!("{profile}: {other:?}"),
         };
@@ -227,10 +225,10 @@ async fn a_waiter_hears_of_a_release_that_says_nothing() {
 async fn a_waiter_that_is_told_nothing_polls() {
     for (profile, forbidden) in [("python-redis-lock", "tracking"), ("python-redis-lock", "caching"), ("rueidislock", "tracking")]
     {
-        let server = RedisServer::start();
+        let server = Lent::alone();
         let store = open(&server, profile).await;
         assert_eq!(server.command(&["ACL", "SETUSER", "default", &format!("-client|{forbidden}")]), "OK");
-        let (held, waits) = (take(&*store).await, asks());
+        let (held, waits) = (take(&*store).await, request("door"));
         let notices = store.watch(&waits).await;
         assert!(notices.is_ok(), "{profile}");
         let AcquireReply::Busy(busy) = store.acquire(&waits).await.unwrap() else { panic!("{profile}: it is held") };
@@ -243,20 +241,20 @@ async fn a_waiter_that_is_told_nothing_polls() {
 /// A repeated request finds itself granted, and never shortens what was renewed since. A supplied token does not.
 #[tokio::test]
 async fn a_repetition_is_one_grant() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let store = open(&server, "rueidislock").await;
-    let request = asks();
+    let held = request("door");
     for _ in 0..2 {
-        assert!(matches!(store.acquire(&request).await.unwrap(), AcquireReply::Granted(_)));
+        assert!(matches!(store.acquire(&held).await.unwrap(), AcquireReply::Granted(_)));
         server.command(&["PEXPIRE", KEYS[1], "600000"]);
         server.command(&["PEXPIRE", KEYS[2], "10"]);
     }
     assert!(server.command(&["PTTL", KEYS[1]]).int() > 60_000);
     assert!(server.command(&["PTTL", KEYS[0]]).int() > 10);
-    let supplied = request.clone().with_generated(false);
+    let supplied = held.clone().with_generated(false);
     assert!(matches!(store.acquire(&supplied).await.unwrap(), AcquireReply::Busy(_)));
-    let next = asks().with_from(request.owner.clone());
+    let next = request("door").with_from(held.owner.clone());
     assert!(matches!(store.acquire(&next).await.unwrap(), AcquireReply::Granted(_)));
     assert_eq!(values(&server), [next.owner.to_string().as_str(); 3]);
-    assert!(matches!(store.acquire(&asks().with_from(request.owner)).await.unwrap(), AcquireReply::Busy(_)));
+    assert!(matches!(store.acquire(&request("door").with_from(held.owner)).await.unwrap(), AcquireReply::Busy(_)));
 }

@@ -9,6 +9,8 @@ use tenure::{Error, ErrorKind, Name, Owner, Share};
 use tenure_redis::Options;
 use tenure_testkit::{Proxy, RedisServer, wait_until};
 
+use crate::subject::Lent;
+
 const LONG: Duration = Duration::from_secs(600);
 /// Commands before the `MULTI` of a transaction about one name: `UNWATCH`, `WATCH`, the counter, the time, the value, its ttl.
 const LOOK: u64 = 6;
@@ -23,8 +25,8 @@ fn request() -> Request {
 }
 
 /// A server whose counter is not far behind: to raise a counter takes one more read.
-fn server() -> RedisServer {
-    let server = RedisServer::start();
+fn server() -> Lent {
+    let server = Lent::alone();
     server.command(&["SET", "tenure:fence", "4503599627370496"]);
     server
 }
@@ -44,47 +46,35 @@ async fn between(proxy: &Proxy, store: &Arc<dyn Store>, request: Request, meanwh
     asked.await.unwrap().unwrap()
 }
 
-/// The connection that watched is gone, and somebody else has taken the name: on another connection nothing is watched, so nothing is
-/// written there.
+/// The connection that watched is gone: on another one nothing is watched, so nothing is written there, and the name is asked for anew.
+/// Somebody else may have taken it meanwhile, and then it is his; also where the connection stands and the server undoes the change.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_watched_elsewhere_is_not_written() {
     let server = server();
     let proxy = Proxy::start(server.addr());
     let store = store(&proxy.url()).await;
-    let answer = between(&proxy, &store, request(), || {
-        server.command(&["SET", "x", "theirs", "PX", "60000"]);
-        proxy.cut();
-    });
-    let AcquireReply::Busy(busy) = answer.await else { panic!("it was taken from its holder") };
-    assert_eq!(busy.holder.unwrap().owner.as_bytes(), b"theirs");
-    assert_eq!(server.command(&["GET", "x"]).text(), "theirs");
-}
-
-/// The same with the name free at the end: it is taken anew, once.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_was_not_written_is_asked_again() {
-    let server = server();
-    let proxy = Proxy::start(server.addr());
-    let store = store(&proxy.url()).await;
-    let ours = request();
-    let answer = between(&proxy, &store, ours.clone(), || proxy.cut());
-    assert!(matches!(answer.await, AcquireReply::Granted(_)));
-    assert_eq!(store.release(&ours.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
-    assert_eq!(server.command(&["EXISTS", "x"]), 0);
-}
-
-/// Somebody else was faster: the change is undone by the server, and the name is his.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_faster_one_undoes_the_transaction() {
-    let server = server();
-    let proxy = Proxy::start(server.addr());
-    let store = store(&proxy.url()).await;
-    let answer = between(&proxy, &store, request(), || {
-        server.command(&["SET", "x", "theirs", "PX", "60000"]);
+    for (is_cut, is_taken) in [(true, true), (true, false), (false, true)] {
+        let ours = request();
+        let answer = between(&proxy, &store, ours.clone(), || {
+            if is_taken {
+                server.command(&["SET", "x", "theirs", "PX", "60000"]);
+            }
+            if is_cut { proxy.cut() } else { proxy.heal() }
+        });
+        let busy = match answer.await {
+            AcquireReply::Busy(busy) if is_taken => busy,
+            AcquireReply::Granted(_) if !is_taken => {
+                assert_eq!(store.release(&ours.lease(), Duration::ZERO).await.unwrap(), ReleaseReply::Released);
+                assert_eq!(server.command(&["EXISTS", "x"]), 0);
+                continue;
+            }
+            other => panic!("cut {is_cut}, taken {is_taken}: {other:?}"),
+        };
+        assert_eq!(busy.holder.unwrap().owner.as_bytes(), b"theirs");
+        assert_eq!(server.command(&["GET", "x"]).text(), "theirs");
+        server.command(&["DEL", "x"]);
         proxy.heal();
-    });
-    assert!(matches!(answer.await, AcquireReply::Busy(_)));
-    assert_eq!(server.command(&["GET", "x"]).text(), "theirs");
+    }
 }
 
 /// `EXEC` ran and its answer was lost. A token of this attempt's own is found in place; a supplied owner token may be another's.
@@ -127,7 +117,7 @@ async fn fences_rise_where_the_clock_falls() {
 /// A replica that takes over may be some grants behind: neither who has seen more nor who is new hands out a number again.
 #[tokio::test]
 async fn fences_rise_where_the_counter_falls_a_little() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let mut process = store(&server.url()).await;
     let mut last = None;
     for new in [false, false, true, false] {
@@ -146,7 +136,7 @@ async fn fences_rise_where_the_counter_falls_a_little() {
 /// Many who find the counter far behind do not each add what it is behind: soon no numbers would be left.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_counter_is_not_lifted_by_the_sum_of_all() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let proxy = Proxy::start(server.addr());
     let mut stores = Vec::new();
     for _ in 0..20 {
@@ -177,7 +167,7 @@ async fn the_counter_is_not_lifted_by_the_sum_of_all() {
 /// A batch of renewals goes on where some of its names are changed all the time.
 #[tokio::test(flavor = "multi_thread")]
 async fn renewals_are_not_undone_together() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let proxy = Proxy::start(server.addr());
     let store = store(&proxy.url()).await;
     let all: Vec<Request> = (0..16).map(|at| request().with_name(Name::new(format!("x{at}")).unwrap())).collect();
@@ -205,7 +195,7 @@ async fn renewals_are_not_undone_together() {
 /// A record of a later version is refused and stays as it is, and costs no other name its renewal.
 #[tokio::test]
 async fn a_record_that_cannot_be_read_is_left_alone() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let store = store(&server.url()).await;
     server.command(&["SET", "x", "tenure:record:2\nwhatever"]);
     let ours = request();
@@ -221,7 +211,7 @@ async fn a_record_that_cannot_be_read_is_left_alone() {
 /// A server out of memory queues no command in a transaction: nothing is granted, renewed or given up, and nothing is half done.
 #[tokio::test]
 async fn a_server_out_of_memory_changes_nothing() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let store = store(&server.url()).await;
     let ours = request();
     assert!(matches!(store.acquire(&ours).await.unwrap(), AcquireReply::Granted(_)));

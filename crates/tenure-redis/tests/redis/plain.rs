@@ -8,6 +8,9 @@ use tenure::{ErrorKind, Lease, Name, Owner, Share};
 use tenure_redis::Options;
 use tenure_testkit::RedisServer;
 
+use crate::subject::Lent;
+use crate::with_user;
+
 const LONG: Duration = Duration::from_secs(60);
 
 async fn open(url: &str) -> Arc<dyn Store> {
@@ -47,9 +50,7 @@ fn delete_of(server: &RedisServer) -> Option<&'static str> {
 /// A key is deleted by a command where the server has one for this user, and by a script where not; what there is is asked once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_is_deleted_by_a_command_where_there_is_one() {
-    let server = RedisServer::start();
-    server.cli("ACL SETUSER app on >pw ~* &* +@all");
-    let url = format!("redis://app:pw@{}", server.addr());
+    let (server, url) = with_user("~* &* +@all");
     let delete = delete_of(&server);
     let store = open(&url).await;
     cycle(&server, &*store).await;
@@ -67,9 +68,7 @@ async fn a_key_is_deleted_by_a_command_where_there_is_one() {
 /// Whatever a key is deleted by, a release says the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_says_the_same_by_command_and_by_script() {
-    let server = RedisServer::start();
-    server.cli("ACL SETUSER app on >pw ~* &* +@all");
-    let url = format!("redis://app:pw@{}", server.addr());
+    let (server, url) = with_user("~* &* +@all");
     for by_script in [false, true] {
         if by_script && let Some(delete) = delete_of(&server) {
             server.cli(&format!("ACL SETUSER app -{}", delete.to_lowercase()));
@@ -94,9 +93,8 @@ async fn a_release_says_the_same_by_command_and_by_script() {
 /// Who may run no scripts could neither renew nor give up: it is refused before anything is taken.
 #[tokio::test]
 async fn who_may_run_no_scripts_takes_nothing() {
-    let server = RedisServer::start();
-    server.cli("ACL SETUSER app on >pw ~* &* +@all -@scripting");
-    let store = open(&format!("redis://app:pw@{}", server.addr())).await;
+    let (server, url) = with_user("~* &* +@all -@scripting");
+    let store = open(&url).await;
     let Lease { name, owner, share, ttl, .. } = lease(&Owner::generate("plain").unwrap());
     let request = Request::new(name, owner, share, ttl);
     assert_eq!(store.acquire(&request).await.unwrap_err().kind(), ErrorKind::Refused);
@@ -106,7 +104,7 @@ async fn who_may_run_no_scripts_takes_nothing() {
 /// The server repeats in its refusal of an unknown command what it was sent, and may cut that in the middle of a character.
 #[tokio::test]
 async fn odd_names_and_values_are_given_up() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     for (name, owner) in [("door".to_owned(), &b"\x01\xff\xfe\x80abc"[..]), ("锁".repeat(43), b"1"), ("锁".repeat(44), b"\r\n")]
     {
         // A link of its own: what a server knows is asked once.
@@ -121,7 +119,7 @@ async fn odd_names_and_values_are_given_up() {
 /// A server out of memory takes what gives up, with a linger and without.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_needs_no_memory() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let store = open(&server.url()).await;
     for linger in [Duration::ZERO, LONG] {
         let held = take(&*store).await;

@@ -5,12 +5,14 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use tenure::store::{AcquireReply, Enqueue, Notice, RenewReply, Request, Store};
-use tenure::{Fence, Lease, Name, Owner, Share};
+use tenure::{Lease, Name, Owner, Share};
 use tenure_redis::Options;
 use tenure_testkit::{Proxy, RedisServer, wait_until};
 use tokio::time::timeout;
 
-use crate::{LONG, answered, patient, store};
+use crate::steps::fence_of;
+use crate::subject::Lent;
+use crate::{LONG, answered, behind_proxy, patient, store};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long nothing must come for nothing to have come.
@@ -21,13 +23,6 @@ type Notices = BoxStream<'static, Notice>;
 fn request(label: &str) -> Request {
     let (name, owner) = (Name::new("door").unwrap(), Owner::generate(label).unwrap());
     Request::new(name, owner, Share::MUTEX, LONG)
-}
-
-async fn granted(store: &dyn Store, request: &Request) -> Fence {
-    match store.acquire(request).await.unwrap() {
-        AcquireReply::Granted(grant) => grant.fence.unwrap(),
-        other => panic!("{other:?}"),
-    }
 }
 
 /// The channels that somebody listens to.
@@ -56,7 +51,7 @@ async fn hush(notices: &mut Notices) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_waiter_hears_what_is_for_it() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let (store, other) = (store(&format!("{}?prefix=app:", server.url())).await, store(&server.url()).await);
     assert!(channels(&server).is_empty(), "nobody has asked for any");
     let (mine, next, theirs) = (request("host"), request("two words and 100%"), request("other"));
@@ -79,9 +74,7 @@ async fn each_waiter_hears_what_is_for_it() {
 /// A second listener asks the server nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn listening_again_is_free() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.addr());
-    let store = store(&patient(&proxy.url())).await;
+    let (server, proxy, store) = behind_proxy("10s").await;
     let all = (0..100).map(|i| request(&i.to_string())).collect::<Vec<_>>();
     let notices = futures_util::future::join_all(all.iter().map(|request| store.watch(request))).await;
     let asked = proxy.log().iter().filter(|name| *name == "SUBSCRIBE").count();
@@ -98,7 +91,7 @@ async fn listening_again_is_free() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_link_is_replaced_by_one_that_hears() {
     for kill in [false, true] {
-        let server = RedisServer::start();
+        let server = Lent::alone();
         let proxy = Proxy::start(server.addr());
         let store = store(&proxy.url()).await;
         let mine = request("host");
@@ -123,9 +116,7 @@ async fn a_cut_link_is_replaced_by_one_that_hears() {
 /// A link that only fell silent is replaced too; what was published meanwhile may be lost, and the look says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn held_pushes_come_late_or_as_a_look() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.addr());
-    let store = store(&format!("{}?timeout=400ms", proxy.url())).await;
+    let (server, proxy, store) = behind_proxy("400ms").await;
     let mine = request("host");
     let mut notices = store.watch(&mine).await.unwrap();
     let channel = channels(&server).remove(0);
@@ -145,9 +136,7 @@ async fn held_pushes_come_late_or_as_a_look() {
 /// The subscription itself goes unanswered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unanswered_subscription_is_made_on_another_link() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(server.addr());
-    let store = store(&format!("{}?timeout=400ms", proxy.url())).await;
+    let (server, proxy, store) = behind_proxy("400ms").await;
     let mine = request("host");
     proxy.swallow_reply(1);
     let mut notices = store.watch(&mine).await.unwrap();
@@ -162,11 +151,11 @@ async fn an_unanswered_subscription_is_made_on_another_link() {
 async fn fences_rise_over_a_pushed_one() {
     for (ahead, renewed) in [(0, false), (900_000, true)] {
         for scheme in ["native", "watch"] {
-            let server = RedisServer::start();
+            let server = Lent::alone();
             let open = async || Options::parse(&format!("{}?scheme={scheme}", server.url())).unwrap().open().await.unwrap();
             let (theirs, ours) = (open().await, open().await);
             let held = request("other");
-            granted(&*theirs, &held).await;
+            fence_of(&*theirs, &held).await;
             let enqueue = Enqueue::Join { entry_ttl: LONG, handoff_ttl: PATIENCE };
             let waiting = request("host").with_enqueue(enqueue);
             let mut notices = ours.watch(&waiting).await.unwrap();
@@ -174,7 +163,7 @@ async fn fences_rise_over_a_pushed_one() {
             // A counter that was not looked after for a second is raised, and that would hide it.
             tokio::time::sleep(Duration::from_millis(1_050)).await;
             let named = |name: &str| request("host").with_name(Name::new(name).unwrap());
-            let seen = granted(&*ours, &named("raise")).await.counter();
+            let seen = fence_of(&*ours, &named("raise")).await.counter();
             server.cli(&format!("INCRBY tenure:fence {ahead}"));
             let lease = |request: &Request, fence| {
                 let Request { name, owner, share, .. } = request.clone();
@@ -191,7 +180,7 @@ async fn fences_rise_over_a_pushed_one() {
             }
             server.cli(&format!("SET tenure:fence {}", seen + 5));
             assert!(pushed.counter() > seen + 6, "{pushed:?} is not above {seen}");
-            let later = granted(&*ours, &named("later")).await;
+            let later = fence_of(&*ours, &named("later")).await;
             assert!(later > pushed, "{scheme}: {later} after {pushed}, {ahead} ahead");
         }
     }
@@ -227,7 +216,7 @@ async fn where_nothing_can_be_heard_locks_work() {
 #[cfg(feature = "redis-1")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_brought_connection_hears_nothing() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let client = redis::Client::open(format!("{}?protocol=resp3", server.url())).unwrap();
     let store = tenure_redis::over(client.get_multiplexed_async_connection().await.unwrap(), "");
     let mut notices = store.watch(&request("host")).await.unwrap();
@@ -247,7 +236,7 @@ async fn sees(leaders: &mut BoxStream<'static, Result<Option<tenure::Leader>, te
 /// An observer has no entry in a queue. The server tracks the key for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_observer_that_hardly_polls_sees_each_leader() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let (here, there) =
         (tenure_redis::connect(&server.url()).await.unwrap(), tenure_redis::connect(&server.url()).await.unwrap());
     let mut leaders = here.election("door").poll_interval(LONG).observe();
@@ -272,7 +261,7 @@ async fn an_observer_that_hardly_polls_sees_each_leader() {
 /// Who may not have keys tracked polls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_observer_without_the_right_to_track_polls() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     server.cli("ACL SETUSER user on >pw ~* &* +@all -client|tracking");
     let url = format!("redis://user:pw@{}", server.addr());
     let (here, there) = (tenure_redis::connect(&url).await.unwrap(), tenure_redis::connect(&url).await.unwrap());

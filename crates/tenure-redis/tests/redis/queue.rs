@@ -12,6 +12,8 @@ use tenure_testkit::{RedisServer, wait_until};
 
 use tenure_testkit::crowd::{Field, OVER, soak, worker};
 
+use crate::subject::Lent;
+
 /// Nothing is left on the server but the counter.
 fn is_left_clean(server: &RedisServer) {
     let left = || server.command(&["KEYS", "*"]).text();
@@ -23,7 +25,7 @@ fn is_left_clean(server: &RedisServer) {
 }
 
 fn played(what: &str, field: &Field, processes: u64, kill_every: Option<Duration>, patience: Duration) {
-    let (server, began) = (RedisServer::start(), Instant::now());
+    let (server, began) = (Lent::alone(), Instant::now());
     let came = field.crowd(&server.url(), processes, kill_every);
     let visits = field.check(&came);
     came.told(what, visits, began);
@@ -33,24 +35,20 @@ fn played(what: &str, field: &Field, processes: u64, kill_every: Option<Duration
     is_left_clean(&server);
 }
 
-/// Processes of many tasks, where most hand-overs stay within a process.
+/// Processes of many tasks, where most hand-overs stay within a process, and of one task: every hand-over goes through the server.
 #[test]
 fn a_crowd_on_one_name() {
-    let field = Field::new(1, soak().unwrap_or(20_000)).with(|load| (load.tasks, load.fickle) = (32, 100));
-    played("one name, 3 processes of 32 tasks", &field, 3, None, Duration::from_secs(5));
-}
-
-/// Processes of one task: every hand-over goes through the server.
-#[test]
-fn a_crowd_of_single_tasks() {
-    let field = Field::new(1, soak().map_or(4_000, |visits| visits / 10)).with(|load| load.fickle = 100);
-    played("one name, 6 processes of 1 task", &field, 6, None, Duration::from_secs(5));
+    for (processes, tasks, share) in [(3, 32, 1), (6, 1, 8)] {
+        let field = Field::new(1, soak().unwrap_or(16_000) / share).with(|load| (load.tasks, load.fickle) = (tasks, 100));
+        let what = format!("one name, {processes} processes of {tasks} tasks");
+        played(&what, &field, processes, None, Duration::from_secs(5));
+    }
 }
 
 /// Tasks that go from name to name, in processes of which some are killed wherever they are.
 #[test]
 fn a_crowd_on_several_names_that_dies() {
-    let field = Field::new(4, soak().unwrap_or(20_000)).with(|load| (load.tasks, load.fickle) = (12, 200));
+    let field = Field::new(4, soak().unwrap_or(12_000)).with(|load| (load.tasks, load.fickle) = (12, 200));
     played(
         "4 names, 3 processes of 12 tasks and mortal ones",
         &field,
@@ -64,7 +62,7 @@ fn a_crowd_on_several_names_that_dies() {
 #[test]
 fn a_single_task_beside_a_crowd_has_its_turns() {
     for stay in [Duration::ZERO, Duration::from_millis(2)] {
-        let (server, time) = (RedisServer::start(), Duration::from_secs(3));
+        let (server, time) = (Lent::alone(), Duration::from_secs(3));
         let field = Field::new(1, u64::MAX / 2).with(|load| (load.time, load.stay) = (time, stay));
         let (mut many, mut lone) = (worker(&server.url()), worker(&server.url()));
         many.begin_load(&Load { tasks: 64, ..field.load.clone() });
@@ -96,7 +94,7 @@ fn request(label: &str, share: Share, place: Enqueue) -> Request {
 /// A name becomes free by itself while others wait for it as another kind: a lock of the asked kind is not made of their places.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_free_name_of_another_kind_of_line_is_not_taken() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let store = Options::parse(&server.url()).unwrap().connect().await.unwrap();
     let join = Enqueue::Join { entry_ttl: Duration::from_secs(10), handoff_ttl: Duration::from_secs(5) };
     let permits = |some| Share::permits(some, 3).unwrap();

@@ -3,40 +3,15 @@
 use std::time::{Duration, Instant};
 
 use tenure::store::{AcquireReply, Enqueue, ReleaseReply, RenewReply, Request, Store};
-use tenure::{Lease, Locker, MemoryStore, Name, Owner, ReleaseOutcome, Share};
-use tenure_redis::{Options, RedisStore};
-use tenure_testkit::{Proxy, RedisServer, wait_until};
+use tenure::{Lease, Locker, MemoryStore, Owner, ReleaseOutcome, Share};
+use tenure_redis::Options;
+use tenure_testkit::{Proxy, wait_until};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::{LONG, PATIENCE, answered, behind_proxy, patient, store};
-
-/// For how long a connection trusts the counter that it has raised, and a little more.
-const TRUST: Duration = Duration::from_millis(1_050);
-
-fn request(name: &str) -> Request {
-    let (name, owner) = (Name::new(name).unwrap(), Owner::generate("rules").unwrap());
-    Request::new(name, owner, Share::MUTEX, LONG)
-}
-
-fn lease(request: &Request) -> Lease {
-    let Request { name, owner, share, ttl, .. } = request.clone();
-    Lease::new(name, owner, share, ttl)
-}
-
-/// No grant can be counted once the counter is looked at again: the name is refused, and not left taken.
-async fn is_refused_and_cleared_up(server: &RedisServer, locks: &Locker) {
-    tokio::time::sleep(TRUST).await;
-    let error = locks.mutex("door").ttl(LONG).try_acquire().await.unwrap_err();
-    assert!(error.may_have_been_applied(), "{error}");
-    timeout(PATIENCE, locks.flush_releases()).await.expect("the clean-up hangs");
-    assert_eq!(server.cli("EXISTS door"), "0", "the name was orphaned: {error}");
-}
-
-async fn takes(store: &RedisStore, request: &Request) {
-    let answer = store.acquire(request).await.unwrap();
-    assert!(matches!(answer, AcquireReply::Granted(_)), "{answer:?}");
-}
+use crate::steps::{joining, request, shared, takes};
+use crate::subject::Lent;
+use crate::{LONG, PATIENCE, answered, behind_proxy, patient, served, store, with_user};
 
 async fn warms_up(locks: &Locker) {
     let released = locks.mutex("warm").acquire().await.unwrap().release().await;
@@ -47,7 +22,7 @@ async fn warms_up(locks: &Locker) {
 /// on its way there would take the name when nobody clears it up any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_predecessor_is_ended_after_a_replacement_that_failed() {
-    let (server, proxy, store) = behind_proxy().await;
+    let (server, proxy, store) = behind_proxy("400ms").await;
     let locks = Locker::new(store);
     warms_up(&locks).await;
     proxy.hold_present_requests();
@@ -67,18 +42,18 @@ async fn a_predecessor_is_ended_after_a_replacement_that_failed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_given_value_is_given_up_once() {
     for scheme in ["native", "set-nx", "php", "getset"] {
-        let server = RedisServer::start();
+        let server = Lent::alone();
         let proxy = Proxy::start(server.addr());
         let store = Options::parse(&format!("{}?timeout=400ms&scheme={scheme}", proxy.url())).unwrap().open().await.unwrap();
         let others = Options::parse(&patient(&format!("{}?scheme={scheme}", server.url()))).unwrap().open().await.unwrap();
         let given = || request("door").with_owner(Owner::from_bytes(&b"fixed"[..])).with_generated(false);
         assert!(matches!(others.acquire(&given()).await.unwrap(), AcquireReply::Granted(_)), "{scheme}: a free name");
         // So that the connection knows which commands and scripts the server has.
-        let _ = store.release(&lease(&request("warm")), Duration::ZERO).await.unwrap();
+        let _ = store.release(&request("warm").lease(), Duration::ZERO).await.unwrap();
         proxy.swallow_reply(1);
         let releasing = tokio::spawn({
             let store = store.clone();
-            async move { store.release(&lease(&given()), Duration::ZERO).await }
+            async move { store.release(&given().lease(), Duration::ZERO).await }
         });
         let is_free = async || others.inspect(Some(&given().name)).await.unwrap().is_empty();
         timeout(PATIENCE, async { while !is_free().await {} }).await.expect("it is never released");
@@ -89,35 +64,33 @@ async fn a_given_value_is_given_up_once() {
     }
 }
 
-/// A name is cleared up if it was taken and the number for it could not be made: the script that raises the counter is refused,
-/// and the transaction behind it has run.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_that_was_taken_behind_a_refused_lift_is_cleared_up() {
-    let server = RedisServer::start();
-    server.cli("ACL SETUSER app on >pw ~* &* +@all");
-    let locks = Locker::new(store(&format!("redis://app:pw@{}", server.addr())).await);
-    warms_up(&locks).await;
-    server.cli("ACL SETUSER app -time");
-    is_refused_and_cleared_up(&server, &locks).await;
-}
-
-/// The same where the server has forgotten the script, and the one that settles it instead finds no number.
+/// A name is cleared up if it was taken and the number for it could not be made: the script that raises the counter is refused, and
+/// the transaction behind it has run. So it is where the server has forgotten the script, and the one that settles it finds no number.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_was_taken_without_a_number_is_cleared_up() {
-    let server = RedisServer::start();
-    let locks = Locker::new(store(&server.url()).await);
-    warms_up(&locks).await;
-    server.cli("SCRIPT FLUSH");
-    server.cli(&format!("SET tenure:fence {}", (1_u64 << 53) + 1));
-    is_refused_and_cleared_up(&server, &locks).await;
+    let (server, url) = with_user("~* &* +@all");
+    let too_far = format!("SET tenure:fence {}", (1_u64 << 53) + 1);
+    for spoils in [&["ACL SETUSER app -time"][..], &["SCRIPT FLUSH", &too_far]] {
+        let locks = Locker::new(store(&url).await);
+        warms_up(&locks).await;
+        for line in spoils {
+            server.cli(line);
+        }
+        // For so long the connection trusts the counter that it has raised, and a little more.
+        tokio::time::sleep(Duration::from_millis(1_050)).await;
+        let error = locks.mutex("door").ttl(LONG).try_acquire().await.unwrap_err();
+        assert!(error.may_have_been_applied(), "{spoils:?}: {error}");
+        timeout(PATIENCE, locks.flush_releases()).await.expect("the clean-up hangs");
+        assert_eq!(server.cli("EXISTS door"), "0", "{spoils:?}: the name was orphaned: {error}");
+        server.cli("ACL SETUSER app +time");
+    }
 }
 
 /// A holder that is not ours tells nobody when it is done: who waits for it looks often, though it has a place and hears.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_foreign_holder_is_looked_at_often() {
     for (value, often) in [("foreign", true), (".0123456789abcdef0123456789abcdef", false)] {
-        let server = RedisServer::start();
-        let store = store(&server.url()).await;
+        let (server, store) = served().await;
         server.cli(&format!("SET door {value} PX 60000"));
         let enqueue = Enqueue::Join { entry_ttl: Duration::from_millis(2_500), handoff_ttl: Duration::from_millis(1_500) };
         let waiting = request("door").with_enqueue(enqueue);
@@ -133,8 +106,7 @@ async fn tasks_of_one_process_take_names_without_a_script() {
     // On a slow machine they take longer than the counter is trusted.
     let mut took = Duration::ZERO;
     for _ in 0..10 {
-        let server = RedisServer::start();
-        let store = store(&patient(&server.url())).await;
+        let (server, store) = served().await;
         let began = Instant::now();
         takes(&store, &request("warm")).await;
         server.cli("CONFIG RESETSTAT");
@@ -166,9 +138,8 @@ async fn tasks_of_one_process_take_names_without_a_script() {
 /// Each lease has its own answer, in the caller's order, whatever kinds there are among them and whichever is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn renewals_are_answered_in_the_order_of_the_leases() {
-    let server = RedisServer::start();
-    server.cli("ACL SETUSER app on >pw ~* &* +@all");
-    let store = store(&patient(&format!("redis://app:pw@{}", server.addr()))).await;
+    let (server, url) = with_user("~* &* +@all");
+    let store = store(&patient(&url)).await;
     let kinds = [Share::MUTEX, Share::READ, Share::permits(1, 3).unwrap()];
     let all: Vec<Request> =
         (0..12).map(|i| request(&format!("{}{i}", if i == 4 { "secret:" } else { "open:" })).with_share(kinds[i % 3])).collect();
@@ -178,7 +149,7 @@ async fn renewals_are_answered_in_the_order_of_the_leases() {
         }
     }
     server.cli("ACL SETUSER app resetkeys ~open:* ~*:open:* ~tenure:*");
-    let leases: Vec<Lease> = all.iter().map(lease).collect();
+    let leases: Vec<Lease> = all.iter().map(Request::lease).collect();
     for (i, answer) in store.renew(&leases).await.into_iter().enumerate() {
         match (i, answer) {
             (4, Err(_)) => {}
@@ -193,7 +164,7 @@ async fn renewals_are_answered_in_the_order_of_the_leases() {
 /// A refusal says the same as in a store that keeps records, and that names both kinds.
 #[tokio::test]
 async fn another_kind_of_lock_is_refused_in_the_words_of_every_store() {
-    let server = RedisServer::start();
+    let server = Lent::alone();
     let (redis, memory) = (store(&patient(&format!("{}?prefix=app:", server.url()))).await, MemoryStore::new());
     let shares = [Share::MUTEX, Share::permits(1, 3).unwrap(), Share::permits(2, 5).unwrap(), Share::READ];
     for (at, held) in shares.into_iter().enumerate() {
@@ -208,26 +179,17 @@ async fn another_kind_of_lock_is_refused_in_the_words_of_every_store() {
             assert_eq!(redis.acquire_all(&[free, asks]).await.unwrap_err().to_string(), expected);
         }
     }
-    server.cli("LPUSH app:list x");
-    let error = redis.acquire(&request("list").with_share(Share::READ)).await.unwrap_err();
-    assert!(error.to_string().contains("another kind of value"), "{error}");
-}
-
-/// So it is with a name that is free, and waited for.
-#[tokio::test]
-async fn another_kind_than_is_waited_for_is_refused_in_the_words_of_every_store() {
-    let server = RedisServer::start();
-    let (redis, memory) = (store(&patient(&server.url())).await, MemoryStore::new());
-    let join = Enqueue::Join { entry_ttl: LONG, handoff_ttl: LONG };
-    let (holder, waiter) = (request("door"), request("door").with_enqueue(join));
+    // So it is with a name that is free, and waited for: the waiter stays, the holder goes without a release.
     for store in [&redis as &dyn Store, &memory] {
-        store.acquire(&holder).await.unwrap();
-        store.acquire(&waiter).await.unwrap();
+        store.acquire(&request("left")).await.unwrap();
+        store.acquire(&joining(request("left"))).await.unwrap();
     }
-    // The waiter stays, the holder goes without a release.
-    server.cli("DEL door");
-    let asks = request("door").with_share(Share::permits(1, 3).unwrap());
+    server.cli("DEL app:left");
+    let asks = shared("left", Share::permits(1, 3).unwrap());
     let expected = memory.acquire(&asks).await.unwrap_err().to_string();
     assert_eq!(redis.acquire(&asks).await.unwrap_err().to_string(), expected);
     assert_eq!(redis.acquire_all(&[asks]).await.unwrap_err().to_string(), expected);
+    server.cli("LPUSH app:list x");
+    let error = redis.acquire(&request("list").with_share(Share::READ)).await.unwrap_err();
+    assert!(error.to_string().contains("another kind of value"), "{error}");
 }

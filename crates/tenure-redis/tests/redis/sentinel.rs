@@ -2,27 +2,22 @@
 
 use std::io::Read;
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use tenure::store::{AcquireReply, Login, Notice, Request, Store};
-use tenure::{EndReason, Error, ErrorKind, Fence, Locker, Name, Owner, Share};
+use tenure::store::{AcquireReply, Credentials, Login, Notice, Store};
+use tenure::{Error, ErrorKind, Fence, Locker};
 use tenure_redis::{Options, RedisStore};
 use tenure_testkit::redis::SERVICE;
 use tenure_testkit::{Certificates, Proxy, RedisServer, SentinelGroup, free_port, wait_until};
 use tokio::time::timeout;
 
 use crate::pretender::listens_as;
+use crate::steps::request;
 use crate::{LONG, PATIENCE, patient, store};
 
 /// Longer than any failover here.
 const FAILOVER: Duration = Duration::from_secs(30);
-
-fn request(name: &str) -> Request {
-    let (name, owner) = (Name::new(name).unwrap(), Owner::generate("sentinel").unwrap());
-    Request::new(name, owner, Share::MUTEX, LONG)
-}
 
 async fn takes(store: &RedisStore, name: &str) -> Result<Fence, Error> {
     match store.acquire(&request(name)).await? {
@@ -84,6 +79,9 @@ async fn sentinels_have_a_login_of_their_own() {
     takes(&store(&format!("{}?sentinel_password=s3cret", group.url())).await, "door").await.unwrap();
     let options = Options::parse(&group.url()).unwrap().sentinel_credentials(Login::new("default", "s3cret"));
     takes(&options.connect().await.unwrap(), "gate").await.unwrap();
+    let ask = || async { Ok::<_, Error>(Login::of_password("s3cret")) };
+    let options = Options::parse(&group.url()).unwrap().sentinel_credentials(Credentials::asking("the vault", ask));
+    takes(&options.connect().await.unwrap(), "attic").await.unwrap();
 }
 
 /// A stranger that listens in place of a sentinel does not get the password of the servers.
@@ -305,125 +303,4 @@ async fn a_sentinel_that_hears_of_nothing_keeps_nobody_at_the_old_master() {
     let next = group.wait_for_another(0);
     takes_at(&store, &group.servers[next]).await;
     assert!(group.servers[0].cli("ROLE").starts_with("master"), "it knows of its successor, so this shows nothing");
-}
-
-/// One grant: when it was asked for, when it came, and its number.
-struct Granted {
-    who: usize,
-    asked: Instant,
-    came: Instant,
-    fence: Fence,
-}
-
-/// Clients that take names without an end. The first of them always take a new one; others share a door, and may find it taken by
-/// a holder whose release no replica had.
-fn load(url: &str, alone: usize, together: usize, grants: &Arc<Mutex<Vec<Granted>>>) -> tokio::task::JoinSet<()> {
-    let mut tasks = tokio::task::JoinSet::new();
-    for who in 0..alone + together {
-        let (url, grants) = (url.to_owned(), Arc::clone(grants));
-        tasks.spawn(async move {
-            let locks = Locker::builder(store(&url).await).ttl(Duration::from_secs(3)).build().unwrap();
-            for turn in 0.. {
-                let name = if who < alone { format!("own {who} {turn}") } else { "door".to_owned() };
-                let asked = Instant::now();
-                let Ok(guard) = locks.mutex(name).wait(Duration::from_millis(500)).acquire().await else { continue };
-                grants.lock().unwrap().push(Granted { who, asked, came: Instant::now(), fence: guard.fence().unwrap() });
-                tokio::time::sleep(Duration::from_millis(2)).await;
-                drop(guard);
-            }
-        });
-    }
-    tasks
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_master_is_killed_under_load() {
-    // For a machine that has other work.
-    for _ in 0..3 {
-        if masters_die(1, FAILOVER).await {
-            return;
-        }
-    }
-    panic!("three times a master was replaced that nobody had killed");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-#[ignore = "some minutes: cargo test --all-features -p tenure-redis --test redis -- --ignored killed_twenty_times"]
-async fn a_master_is_killed_twenty_times_under_load() {
-    assert!(masters_die(20, Duration::from_secs(1)).await, "a master was replaced that nobody had killed");
-}
-
-/// The master is killed so often, while clients take names and one holds another. Each client holds again within a time of
-/// the failover, and fences rise. Returns false if sentinels that got no processor replaced a master that was well. Then there are two
-/// masters for a moment, and fences are not checked.
-async fn masters_die(kills: usize, within: Duration) -> bool {
-    const CLIENTS: usize = 4;
-    let group = SentinelGroup::start();
-    let url = format!("{}?timeout=300ms", group.url());
-    let grants = Arc::new(Mutex::new(Vec::new()));
-    let tasks = load(&url, CLIENTS, CLIENTS, &grants);
-    let ttl = Duration::from_secs(3);
-    let holder = Locker::builder(store(&url).await).ttl(ttl).build().unwrap();
-    let came_since = |since: Instant, who: usize| {
-        let came = |grant: &Granted| grant.who == who && grant.asked >= since;
-        grants.lock().unwrap().iter().find(|grant| came(grant)).map(|grant| grant.came - since)
-    };
-    let (mut longest, mut lost, mut kept) = (Duration::ZERO, 0, 0);
-    for kill in 0..kills {
-        let master = group.master();
-        let name = format!("vault {kill}");
-        let guard = timeout(FAILOVER, async {
-            loop {
-                if let Ok(guard) = holder.mutex(&name).acquire().await {
-                    return guard;
-                }
-            }
-        });
-        let guard = guard.await.expect("the holder gets no grant");
-        group.servers[master].kill();
-        let next = group.wait_for_another(master);
-        let since = Instant::now();
-        let all = || (0..CLIENTS).all(|who| came_since(since, who).is_some());
-        while !all() {
-            assert!(since.elapsed() < FAILOVER, "kill {kill}: a client does not hold again");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        longest = (0..CLIENTS).filter_map(|who| came_since(since, who)).fold(longest, Duration::max);
-        // A replica has the grant, or the holder is notified by its next renewal, before the lease could end.
-        if group.servers[next].command(&["EXISTS", &name]) == 0 || guard.end_reason().is_some() {
-            timeout(ttl, guard.lost()).await.expect("the holder was not notified");
-            lost += 1;
-        } else {
-            let verified = guard.verify().await;
-            if guard.end_reason() == Some(EndReason::Expired) {
-                lost += 1;
-            } else {
-                verified.unwrap();
-                kept += 1;
-            }
-        }
-        drop(guard);
-        if kill + 1 < kills {
-            group.restart_as_replica(master);
-            // Else they may have no replica that they would promote.
-            group.wait_until_all_are_known();
-        }
-    }
-    drop(tasks);
-    println!("{kills} kills: {kept} leases kept, {lost} lost; held again within {longest:?} of the failover");
-    assert!(longest < within, "a client held again {longest:?} after the failover");
-    let grants = std::mem::take(&mut *grants.lock().unwrap());
-    println!("{} grants, {} failovers", grants.len(), group.switches());
-    if group.switches() != kills {
-        return false;
-    }
-    let mut largest: Option<(Instant, Fence)> = None;
-    for grant in &grants {
-        // They were noted in the order in which they came.
-        if let Some((came, fence)) = largest.filter(|(came, _)| *came < grant.asked) {
-            assert!(grant.fence > fence, "{:?} was asked for {:?} after {fence:?} had come", grant.fence, grant.asked - came);
-        }
-        largest = largest.filter(|(_, fence)| *fence > grant.fence).or(Some((grant.came, grant.fence)));
-    }
-    true
 }

@@ -7,18 +7,39 @@ use tenure::Name;
 use tenure::store::Store;
 use tenure_conformance::{NotApplicable, Plant, Process, Subject};
 use tenure_redis::Options;
-use tenure_testkit::{Program, Proxy, RedisServer, Worker};
+use tenure_testkit::{Program, Proxy, RedisServer, Reply, Worker};
 
 use crate::LONG;
 
-/// Servers that served a case and are empty again. What this process has started ends with it.
+/// Servers that served a test and are empty again. What this process has started ends with it.
 static AT_REST: Mutex<Vec<(RedisServer, Option<RedisServer>)>> = Mutex::new(Vec::new());
 
-/// A server, with its replica if it has one, that goes back to those at rest when its case has passed.
+/// A server, with its replica if it has one, that goes back to those at rest when its test has passed. A test that kills, stops or
+/// sets up a server has one of its own.
 pub(crate) struct Lent(Option<(RedisServer, Option<RedisServer>)>);
 
+/// Nothing of the last test may be executed or counted in the next one, so its connections end first.
+pub(crate) fn reset(server: &RedisServer) {
+    let mut client = server.connect().unwrap();
+    for line in [
+        "ACL SETUSER default on nopass ~* &* +@all",
+        "ACL DELUSER app keys reader user",
+        "CLIENT KILL TYPE normal",
+        "CLIENT KILL TYPE pubsub",
+        "CONFIG SET maxmemory 0",
+        "FLUSHALL",
+        "SCRIPT FLUSH",
+        // The oldest server has no functions.
+        "FUNCTION FLUSH",
+        "CONFIG RESETSTAT",
+    ] {
+        let answer = client.command(&line.split(' ').collect::<Vec<_>>()).unwrap();
+        assert!(!matches!(answer, Reply::Error(_)) || line.starts_with("FUNCTION"), "{line}: {answer:?}");
+    }
+}
+
 impl Lent {
-    fn alone() -> Self {
+    pub(crate) fn alone() -> Self {
         Self(Some(at_rest(false).unwrap_or_else(|| (RedisServer::start(), None))))
     }
 
@@ -51,14 +72,7 @@ impl std::ops::Deref for Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         let Some((server, replica)) = self.0.take().filter(|_| !std::thread::panicking()) else { return };
-        // Nothing of the last case may be executed in the next one, so its connections end first.
-        for line in ["CLIENT KILL TYPE normal", "CLIENT KILL TYPE pubsub", "FLUSHALL", "SCRIPT FLUSH"] {
-            server.cli(line);
-        }
-        for reset in [&["FUNCTION", "FLUSH"][..], &["ACL", "SETUSER", "default", "on", "nopass", "~*", "&*", "+@all"]] {
-            // The oldest server has no functions.
-            let _ = server.command(reset);
-        }
+        reset(&server);
         AT_REST.lock().unwrap_or_else(PoisonError::into_inner).push((server, replica));
     }
 }
@@ -99,7 +113,8 @@ impl Redis {
 
     fn url(&self) -> String {
         if self.sentinels.is_empty() {
-            return format!("{}{}", self.proxy.url(), self.parameters);
+            // A silent server is waited for as long as this in some cases.
+            return tenure_testkit::patient(&format!("{}{}", self.proxy.url(), self.parameters), "600ms");
         }
         let hosts: Vec<String> = self.sentinels.iter().map(|sentinel| sentinel.addr().to_string()).collect();
         format!("redis+sentinel://{}/mymaster", hosts.join(","))

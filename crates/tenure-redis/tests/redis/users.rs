@@ -6,11 +6,12 @@ use tenure::{Acquire, EndReason, ErrorKind, Locker, ReleaseOutcome};
 use tenure_testkit::{Client, RedisServer, Reply, wait_until};
 use tokio::time::timeout;
 
+use crate::subject::Lent;
 use crate::{HANDOFF_TTL, LONG, PATIENCE, answered, is_handed_over, patient};
 
 /// A server with a user of these rights, and that user's own connection.
-fn server_of(rights: &str) -> (RedisServer, Client) {
-    let server = RedisServer::start();
+fn server_of(rights: &str) -> (Lent, Client) {
+    let server = Lent::alone();
     server.cli(&format!("ACL SETUSER user on >pw {rights}"));
     let mut client = Client::connect(server.addr(), PATIENCE).unwrap();
     assert_eq!(client.command(&["AUTH", "user", "pw"]).unwrap(), "OK");
