@@ -1,8 +1,6 @@
 //! Errors of real servers: what ends a wait and a candidate, and what does not.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
 use tenure_testkit::{RedisServer, patient};
@@ -86,20 +84,4 @@ fn a_mariadb_that_is_overloaded_or_read_only_is_waited_for() {
     is_waited_for(&place, &url, "read-only", || drop(server.sql("SET GLOBAL read_only = 0")));
     ends_all(&place, &url.replace("app:pw@", "app:wrong@"), 77, "password");
     ends_all(&place, &url.replace("create=yes&table=locks", "table=nowhere"), 74, "CREATE TABLE");
-}
-
-#[test]
-fn a_file_that_somebody_keeps_locked_is_waited_for() {
-    let place = Place::new();
-    let url = format!("sqlite:{}", place.path("locks.db").display());
-    assert_eq!(place.output(&["run", "--store", &url, "x", "--", "true"]).code, 0);
-    let script = "import sqlite3, sys; c = sqlite3.connect('locks.db', isolation_level=None); c.execute('BEGIN IMMEDIATE'); print(flush=True); \
-                  sys.stdin.read()";
-    let mut other = Command::new("python3");
-    let other = other.args(["-c", script]).current_dir(place.path("")).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut other = tenure_testkit::Spawned::spawn(other).unwrap();
-    BufReader::new(other.child().stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-    is_waited_for(&place, &url, "busy", || assert!(!other.kill().success()));
-    std::fs::write(place.path("letter"), "to nobody, long enough to be taken for a header".repeat(100)).unwrap();
-    ends_all(&place, &format!("sqlite:{}", place.path("letter").display()), 74, "not an SQLite file");
 }
