@@ -113,6 +113,10 @@ fn callers_of_another_user_do_not_reach_the_keeper() {
     let names: Vec<&str> = addresses.iter().map(String::as_str).collect();
     let (_crowd, mut said) = python(as_nobody("python3"), CROWD, &names);
     assert_eq!(line(&mut said), "0", "another user has connected to {addresses:?}");
+    let room = fs::metadata(room(&place)).unwrap();
+    assert_eq!((room.mode() & 0o777, room.uid()), (0o700, rustix::process::geteuid().as_raw()));
+    let tried = as_nobody("kill").arg("-KILL").arg(keeper.to_string()).stderr(Stdio::null()).status().unwrap();
+    assert!(!tried.success() && !is_dead(keeper), "another user has ended the keeper");
     release_at_once(&place, &token, keeper, &mut script);
 }
 
@@ -172,10 +176,10 @@ fn spoofer(path: &Path) -> (Running, BufReader<ChildStdout>) {
 }
 
 /// Releases `x` by the token `t` where only a spoofer could be asked: the store is asked, and the spoofer hears nothing of worth.
-fn released_at_the_store(place: &Place, (running, mut said): (Running, BufReader<ChildStdout>)) {
+fn released_at_the_store(place: &Place, (running, mut said): (Running, BufReader<ChildStdout>), why: &str) {
     let ended = place.output(&["release", "x", "--token", "t"]);
     assert_eq!(ended.code, 0, "{ended:?}");
-    assert!(ended.err.contains("another user") && ended.err.contains("the store is asked instead"), "{ended:?}");
+    assert!(ended.err.contains(why) && ended.err.contains("the store is asked instead"), "{ended:?}");
     assert!(place.is_free("x"), "a stranger's answer was accepted");
     drop(running);
     let mut heard = String::new();
@@ -210,36 +214,28 @@ fn who_listens_in_the_directory_of_another_user_is_not_asked() {
     assert!(place.is_free("x"));
     assert_not_told(&mut script);
     assert_eq!(place.output(&["acquire", "--token", "t", "x"]).code, 0);
-    released_at_the_store(&place, theirs);
+    released_at_the_store(&place, theirs, "another user");
 }
 
-#[test]
-fn who_listens_behind_a_link_is_not_asked() {
-    let place = open_place();
-    let address = known_address(&place);
-    fs::remove_dir_all(room(&place)).unwrap();
-    fs::create_dir(place.path("theirs")).unwrap();
-    fs::set_permissions(place.path("theirs"), PermissionsExt::from_mode(0o777)).unwrap();
-    let theirs = spoofer(&place.path("theirs").join(address.file_name().unwrap()));
-    symlink(place.path("theirs"), room(&place)).unwrap();
-    assert_eq!(place.output(&["acquire", "--token", "t", "x"]).code, 0);
-    let ended = place.output(&["release", "x", "--token", "t"]);
-    assert!(ended.code == 0 && ended.err.contains("is no directory"), "{ended:?}");
-    assert!(place.is_free("x"));
-    drop(theirs);
-}
-
+/// Behind a link, or moved into our directory.
 #[test]
 fn another_user_who_listens_in_our_directory_is_not_asked() {
-    let place = open_place();
-    let address = known_address(&place);
-    fs::create_dir(place.path("theirs")).unwrap();
-    fs::set_permissions(place.path("theirs"), PermissionsExt::from_mode(0o777)).unwrap();
-    let made = place.path("theirs").join("socket");
-    let theirs = spoofer(&made);
-    fs::rename(made, address).unwrap();
-    assert_eq!(place.output(&["acquire", "--token", "t", "x"]).code, 0);
-    released_at_the_store(&place, theirs);
+    for by_link in [true, false] {
+        let place = open_place();
+        let address = known_address(&place);
+        fs::create_dir(place.path("theirs")).unwrap();
+        fs::set_permissions(place.path("theirs"), PermissionsExt::from_mode(0o777)).unwrap();
+        let made = place.path("theirs").join(address.file_name().unwrap());
+        let theirs = spoofer(&made);
+        if by_link {
+            fs::remove_dir_all(room(&place)).unwrap();
+            symlink(place.path("theirs"), room(&place)).unwrap();
+        } else {
+            fs::rename(made, address).unwrap();
+        }
+        assert_eq!(place.output(&["acquire", "--token", "t", "x"]).code, 0);
+        released_at_the_store(&place, theirs, if by_link { "is no directory" } else { "another user" });
+    }
 }
 
 #[test]
@@ -293,16 +289,6 @@ fn a_keeper_whose_directory_was_removed_makes_another() {
         sockets.map(|socket| UnixStream::connect(socket.path())).any(|connected| connected.is_ok())
     });
     release_at_once(&place, &token, keeper, &mut script);
-}
-
-#[test]
-fn the_directory_of_keepers_is_for_their_user_alone() {
-    let (place, script) = (open_place(), watched());
-    let (keeper, _) = kept(&place, &script, &[]);
-    let room = fs::metadata(room(&place)).unwrap();
-    assert_eq!((room.mode() & 0o777, room.uid()), (0o700, rustix::process::geteuid().as_raw()));
-    let tried = as_nobody("kill").arg("-KILL").arg(keeper.to_string()).stderr(Stdio::null()).status().unwrap();
-    assert!(!tried.success() && !is_dead(keeper), "another user has ended the keeper");
 }
 
 /// Where every directory for a socket is another user's.

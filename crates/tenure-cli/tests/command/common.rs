@@ -135,6 +135,14 @@ impl From<Output> for Ended {
 }
 
 impl Ended {
+    /// Checks that it ended with this code, and said so in one line of ours.
+    #[track_caller]
+    pub(crate) fn says(&self, code: i32, why: &str) {
+        assert_eq!(self.code, code, "{self:?}");
+        assert_one_line(self);
+        assert!(self.err.contains(why), "{why}: {self:?}");
+    }
+
     /// The same without the line of a wait. On a busy machine a short one may last for a second, and then says for whom.
     pub(crate) fn without_wait(mut self) -> Self {
         self.err = self.err.split_inclusive('\n').filter(|line| !line.starts_with("tenure: waiting for")).collect();

@@ -5,7 +5,7 @@ use std::fs::File;
 use nix::sys::signal::Signal;
 use tenure_testkit::{RedisServer, patient};
 
-use crate::common::{Place, Running, assert_one_line, wait_for};
+use crate::common::{Place, Running, wait_for};
 
 /// A fault that ends by itself ends no wait before its limit, and no candidate. `word` is in what is said of it. It may be there
 /// at first contact: the 5 s of that are for a store that gives no answer.
@@ -39,9 +39,8 @@ fn is_waited_for(place: &Place, url: &str, word: &str, mend: impl FnOnce()) {
 fn ends_all(place: &Place, url: &str, code: i32, word: &str) {
     for how in [&["run", "-n"][..], &["run", "-w", "10m"], &["run"], &["lead"]] {
         let mut command = place.tenure(&[how, &["x", "--", "touch", "ran"]].concat());
-        let ended = crate::common::Ended::from(tenure_testkit::Spawned::output(command.env("TENURE_STORE", url)).unwrap());
-        assert!(ended.code == code && ended.err.contains(word), "{how:?}: {ended:?}");
-        assert_one_line(&ended);
+        let ended = Running::start(command.env("TENURE_STORE", url)).end();
+        ended.says(code, word);
     }
     assert!(!place.path("ran").exists(), "it ran without its lock");
 }

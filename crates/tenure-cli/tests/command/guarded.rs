@@ -35,22 +35,10 @@ fn a_stopped_tenure_keeps_no_command_beyond_its_lease() {
     assert_eq!(run.end().code, 79);
 }
 
-/// The kernel ends the command with its `tenure`, but not what the command has started.
+/// The kernel ends the command with its `tenure`, but not what the command has started. Signals for the jobs of a machine, by
+/// `pkill -HUP tenure` say, reach the guardians as well. One that ended, or stopped, would leave its `tenure` alone without a word.
 #[test]
-fn a_killed_tenure_leaves_nothing_of_the_group() {
-    let place = Place::new();
-    let (run, group) = started(&place, "x", "10m");
-    let guardian = guardian(run.pid()).expect("there is a guardian");
-    run.signal(Signal::SIGKILL);
-    run.end_by_signal();
-    wait_for("the end of the group", || group.iter().all(|pid| is_dead(*pid)));
-    wait_for("the end of the guardian", || is_dead(guardian));
-}
-
-/// Signals for the jobs of a machine, by `pkill -HUP tenure` say, reach the guardians as well. One that ended, or stopped, would
-/// leave its `tenure` alone without a word.
-#[test]
-fn no_signal_that_can_be_ignored_ends_a_guardian() {
+fn no_signal_that_can_be_ignored_ends_a_guardian_and_a_killed_tenure_leaves_nothing_of_the_group() {
     let place = Place::new();
     let (run, group) = started(&place, "x", "10m");
     let guardian = guardian(run.pid()).expect("there is a guardian");
@@ -61,6 +49,7 @@ fn no_signal_that_can_be_ignored_ends_a_guardian() {
     run.signal(Signal::SIGKILL);
     run.end_by_signal();
     wait_for("the end of the group", || group.iter().all(|pid| is_dead(*pid)));
+    wait_for("the end of the guardian", || is_dead(guardian));
 }
 
 /// Has a process open nothing more.

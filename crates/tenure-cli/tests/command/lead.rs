@@ -127,6 +127,8 @@ fn a_hangup_without_a_terminal_ends_no_candidate() {
     wait_for("a fourth run", || place.read("runs").lines().count() >= 4 && place.is_free("x"));
     pausing.signal(Signal::SIGTERM);
     assert_eq!(pausing.end().code, 128 + 15);
+    // A wait of the configuration is for `run`.
+    place.write_config("wait = \"100ms\"\n");
     assert_eq!(place.output(&["acquire", "--ttl", "10m", "y"]).code, 0);
     let mut waiting = daemon(&place, &["lead", "y", "--", "sh", "-c", "echo > up; sleep 60"]);
     wait_for("it to wait", || place.output(&["show", "y"]).out.contains("waiter 1"));
@@ -192,18 +194,6 @@ fn a_command_whose_lead_was_broken_ended_as_it_did() {
     leading.signal(Signal::SIGTERM);
     let ended = leading.end();
     assert!(ended.err.contains("was lost") && ended.err.contains("the command ended with 0 after"), "{ended:?}");
-}
-
-/// A wait of the configuration is for `run`. A candidate is patient.
-#[test]
-fn a_candidate_waits_for_ever() {
-    let place = Place::new();
-    place.write_config("wait = \"100ms\"\n");
-    assert_eq!(place.output(&["acquire", "--ttl", "2s", "x"]).code, 0);
-    let leading = place.spawn(&["lead", "x", "--", "sh", "-c", "echo > up; sleep 60"]);
-    place.line("up");
-    leading.signal(Signal::SIGTERM);
-    assert_eq!(leading.end().code, 128 + 15);
 }
 
 #[test]

@@ -150,19 +150,24 @@ fn a_crontab() {
 }
 
 #[test]
-fn a_timer_of_systemd() {
+fn a_timer_and_a_job_of_systemd() {
     let here = Here::new();
     here.program("report", "echo report >> ran");
+    let code = |unit: &str| here.run(&words(&here.ours(value(unit, "ExecStart=")))).code.to_string();
     let [service, timer] = &page::blocks("recipes.md", "systemd timer", "ini")[..] else { panic!("two files") };
-    let command = words(&here.ours(value(service, "ExecStart=")));
-    assert_eq!(here.run(&command).code, 0);
-    assert_eq!(here.run(&command).code.to_string(), value(service, "SuccessExitStatus="));
+    assert_eq!((code(service).as_str(), code(service).as_str()), ("0", value(service, "SuccessExitStatus=")));
     assert_eq!(here.place.read("ran"), "report\n");
     // A run that a late host catches up on takes the name for half a day, and with it the next regular tick.
     assert!(!timer.contains("Persistent="), "{timer}");
     // Midnight, at half past two.
     assert_eq!(value(timer, "OnCalendar="), "*-*-* 02:30:00");
     verify_units(&here, &[("report.service", service), ("report.timer", timer)]);
+    let unit = recipe("systemd: a job", "ini");
+    verify_units(&here, &[("report.service", &unit)]);
+    assert_eq!(value(&unit, "Environment="), "TENURE_STORE=redis://cache");
+    here.tenure("break report");
+    assert_eq!((code(&unit).as_str(), here.tenure("acquire report").code), ("0", 0));
+    assert_eq!((code(&unit).as_str(), here.place.read("ran").as_str()), (value(&unit, "SuccessExitStatus="), "report\nreport\n"));
 }
 
 /// Has systemd itself read the files.
@@ -177,20 +182,6 @@ fn verify_units(here: &Here, units: &[(&str, &String)]) {
         .collect();
     let said = Spawned::output(Command::new("systemd-analyze").arg("verify").args(&paths)).unwrap();
     assert!(said.status.success(), "systemd-analyze(1): {}", String::from_utf8_lossy(&said.stderr));
-}
-
-#[test]
-fn a_job_of_systemd() {
-    let here = Here::new();
-    here.program("report", "echo report >> ran");
-    let unit = recipe("systemd: a job", "ini");
-    verify_units(&here, &[("report.service", &unit)]);
-    assert_eq!(value(&unit, "Environment="), "TENURE_STORE=redis://cache");
-    let command = words(&here.ours(value(&unit, "ExecStart=")));
-    assert_eq!(here.run(&command).code, 0);
-    assert_eq!(here.tenure("acquire report").code, 0);
-    assert_eq!(here.run(&command).code.to_string(), value(&unit, "SuccessExitStatus="));
-    assert_eq!(here.place.read("ran"), "report\n");
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Resources that are used up, at each place where the command may meet it: it says so, and leaves nothing taken.
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use crate::common::{Ended, Place, Running, keepers, wait_for, watched};
@@ -187,27 +186,6 @@ fn a_sandbox_without_timers_of_the_system() {
             command.args(["strace", "-f", "-qq", "-e", "signal=none"]).args(none);
         };
         assert_eq!(bench.lacking("no timerfd", case, wrap).code, 0);
-    });
-}
-
-#[test]
-fn a_user_who_may_start_no_process() {
-    assert!(rustix::process::geteuid().is_root(), "this test becomes a user of its own, which only root can: run it as root");
-    let user = (200_000 + std::process::id() % 100_000).to_string();
-    everywhere(|bench, case| {
-        fs::set_permissions(bench.place.path("."), PermissionsExt::from_mode(0o777)).unwrap();
-        for file in fs::read_dir(bench.place.path(".")).unwrap().flatten().filter(|file| file.metadata().unwrap().is_file()) {
-            fs::set_permissions(file.path(), PermissionsExt::from_mode(0o666)).unwrap();
-        }
-        for most in 1..=4 {
-            let wrap = |command: &mut Command| {
-                command.args(["setpriv", &format!("--reuid={user}"), "--clear-groups", "prlimit", &format!("--nproc={most}")]);
-            };
-            // The watched process is another user's: it could not be notified.
-            if !case.words.contains(&"SCRIPT") {
-                bench.lacking(&format!("{most} processes"), case, wrap);
-            }
-        }
     });
 }
 

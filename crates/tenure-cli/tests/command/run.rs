@@ -39,15 +39,6 @@ fn the_command_gets_the_store() {
 }
 
 #[test]
-fn stdin_passes_through() {
-    let place = Place::new();
-    std::fs::write(place.path("in"), "through\n").unwrap();
-    let mut command = place.tenure(&["run", "x", "--", "cat"]);
-    command.stdin(std::fs::File::open(place.path("in")).unwrap());
-    assert_eq!(Ended::from(command.output().unwrap()).out, "through\n");
-}
-
-#[test]
 fn signals_are_forwarded() {
     let place = Place::new();
     for (signal, name) in [

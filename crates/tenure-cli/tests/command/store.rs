@@ -22,9 +22,7 @@ fn who_may_use_a_file_is_said_in_a_way_that_is_checked() {
     ] {
         let store = format!("sqlite:{}?{parameters}", place.path("x.db").display());
         let ended = place.output(&["run", "--store", &store, "x", "--", "true"]);
-        assert_eq!(ended.code, 64, "{ended:?}");
-        assert_one_line(&ended);
-        assert!(ended.err.contains(why), "{}", ended.err);
+        ended.says(64, why);
     }
     assert!(!place.path("x.db").exists());
 }
@@ -61,6 +59,20 @@ fn show_says_which_store_it_is_of() {
     }
     let named = place.output(&["show", "--store", "sqlite:y.db"]);
     assert!(named.err.contains("y.db\n") && !named.err.contains("alone"), "{}", named.err);
+}
+
+/// The user's file first, and then the machine's.
+#[test]
+fn the_machines_config_file_is_read() {
+    let place = Place::new();
+    place.write_config("ttl = \"9s\"");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-e", "trace=openat", "-o"]).arg(place.path("trace"));
+    place.settle(strace.arg(env!("CARGO_BIN_EXE_tenure")).arg("show"));
+    assert_eq!(outcome(&mut strace).code, 0, "strace(1) is missing, or the command failed");
+    let trace = place.read("trace");
+    let files: Vec<_> = trace.lines().filter_map(|line| line.split('"').nth(1)?.strip_suffix("tenure/config.toml")).collect();
+    assert_eq!(files, [place.path("config/").to_str().unwrap(), "/etc/"]);
 }
 
 #[test]

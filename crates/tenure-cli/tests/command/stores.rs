@@ -118,8 +118,7 @@ fn every_store_has_every_command() {
         if url.starts_with("zookeeper") || url.contains("advisory") {
             assert!(lease.code == 64 && lease.err.contains("--watch-pid"), "{url}: {lease:?}");
             let period = tenure(&["run", "--once-per", "1h", "x", "--", "true"]);
-            assert!(period.code == 64 && period.err.contains("--once-per"), "{url}: {period:?}");
-            assert_one_line(&period);
+            period.says(64, "--once-per");
             return;
         }
         let token = lease.out.split("TENURE_TOKEN=").nth(1).unwrap_or_else(|| panic!("{url}: {lease:?}"));
@@ -274,8 +273,7 @@ fn sessions(url: &str) {
         (&["run", "-n"], &other("colour=red"), "colour="),
     ] {
         let ended = place.output(&[args, &["--store", url, "attic", "--", "true"]].concat());
-        assert!(ended.code == 64 && ended.err.contains(why), "{why}: {ended:?}");
-        assert_one_line(&ended);
+        ended.says(64, why);
     }
 }
 
@@ -301,6 +299,5 @@ fn every_command_speaks_to_sessions_of_mariadb() {
     let all = place.output(&["show", "--store", &url]);
     assert!(all.code == 64 && all.err.contains("does not list"), "{all:?}");
     let long = place.output(&["run", "-n", "--store", &url, &"n".repeat(64), "--", "true"]);
-    assert!(long.code == 64 && long.err.contains("bytes"), "{long:?}");
-    assert_one_line(&long);
+    long.says(64, "bytes");
 }

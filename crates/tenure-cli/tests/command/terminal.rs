@@ -94,26 +94,18 @@ fn the_command_is_in_front_from_its_first_instruction() {
 }
 
 #[test]
-fn the_terminal_is_given_back() {
+fn the_terminal_is_given_back_as_it_was_before() {
     let place = Place::new();
-    let program = "\"$TENURE\" run x -- true; \"$TENURE\" run --max-hold 6s x -- sleep 60; read line; echo read-$line";
-    let mut screen = Screen::open(&place, &["bash", "-c", program]);
-    screen.wait("is lost");
+    let left_raw = "\"$TENURE\" run --max-hold 6s x -- bash -c 'stty raw -echo; echo up; exec sleep 60'";
+    let looks = "echo code-$?; stty -a | tr '\\n' ' '; echo do''ne; read line; echo read-$line";
+    let mut screen = Screen::open(&place, &["bash", "-c", &format!("\"$TENURE\" run x -- true; {left_raw}; {looks}")]);
+    screen.wait("done");
+    let text = screen.text();
+    assert!(text.contains("up") && text.contains("is lost") && text.contains("code-79"), "{text}");
+    assert!(text.contains(" icanon ") && text.contains(" echo "), "raw after the loss: {text}");
     screen.enter("it");
     screen.wait("read-it");
     assert_eq!(screen.code(), 0);
-}
-
-#[test]
-fn a_terminal_that_a_lost_command_left_raw_is_as_before() {
-    let place = Place::new();
-    let left_raw = "\"$TENURE\" run --max-hold 6s x -- bash -c 'stty raw -echo; echo up; exec sleep 60'";
-    let program = format!("{left_raw}; echo code-$?; stty -a | tr '\\n' ' '; echo do''ne");
-    let screen = Screen::open(&place, &["bash", "-c", &program]);
-    screen.wait("done");
-    let text = screen.text();
-    assert!(text.contains("up") && text.contains("code-79"), "{text}");
-    assert!(text.contains(" icanon ") && text.contains(" echo "), "raw after the loss: {text}");
 }
 
 #[test]
@@ -129,6 +121,11 @@ fn interrupt_ends_the_command_and_its_script_as_under_flock() {
     // Whose command has no keyboard.
     interrupted(&place, "\"$TENURE\" run x -- sh -c 'echo up; exec sleep 60' </dev/null", "up");
     assert!(place.is_free("x"));
+    // Whose wait it ended.
+    assert_eq!(place.output(&["acquire", "--ttl", "60s", "x"]).code, 0);
+    for waits in ["run -v x -- true", "acquire -v x", "acquire -v --watch-pid $$ x"] {
+        interrupted(&place, &format!("\"$TENURE\" {waits}"), "waiting");
+    }
 }
 
 #[test]
@@ -206,15 +203,6 @@ fn interrupted(place: &Place, program: &str, ready: &str) {
     let status = screen.running.status();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(2), "{program}: {}", screen.text());
     assert!(!screen.text().contains("went on"), "{program}");
-}
-
-#[test]
-fn interrupt_ends_a_script_whose_wait_it_ended() {
-    let place = Place::new();
-    assert_eq!(place.output(&["acquire", "--ttl", "60s", "x"]).code, 0);
-    interrupted(&place, "\"$TENURE\" run -v x -- true", "waiting");
-    interrupted(&place, "\"$TENURE\" acquire -v x", "waiting");
-    interrupted(&place, "\"$TENURE\" acquire -v --watch-pid $$ x", "waiting");
 }
 
 #[test]
