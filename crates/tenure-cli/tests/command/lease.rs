@@ -170,7 +170,7 @@ fn a_keeper_that_may_only_tell_outlives_a_signal() {
     // Longer than the ttl: it goes on renewing.
     assert_eq!(place.output(&["run", "-w", "4s", "x", "--", "true"]).code, 75);
     assert_eq!(place.output(&["break", "x"]).code, 0);
-    wait_for("the loss to be told", || place.read("said").contains("is lost"));
+    wait_for("a report of the loss", || place.read("said").contains("is lost"));
     assert!(script.0.try_wait().unwrap().is_none());
     drop(script);
     wait_for("the end of the keeper", || keepers(&place).is_empty());

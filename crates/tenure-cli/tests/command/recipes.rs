@@ -222,7 +222,8 @@ const CRON_JOB: [(&str, &str); 7] = [
 
 /// Refuses a field that a `CronJob` has not, and one too few. A part of YAML: a line for each field.
 fn check_cron_job(manifest: &str) {
-    let (mut path, mut seen): (Vec<(usize, &str)>, BTreeMap<String, Vec<&str>>) = (Vec::new(), BTreeMap::new());
+    let mut path: Vec<(usize, &str)> = Vec::new();
+    let mut seen: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for line in manifest.lines() {
         let field = line.trim_start().trim_start_matches("- ");
         let (depth, key) = (line.len() - field.len(), field.split_once(':').unwrap().0);

@@ -104,7 +104,7 @@ fn processes_take_turns_in_every_store() {
     });
 }
 
-/// What a lease is bound to its process for is refused, with the reason.
+/// A lease that would outlive its process is refused where it cannot, with the reason.
 #[test]
 fn every_store_has_every_command() {
     everywhere(|url| {
@@ -245,7 +245,7 @@ fn mariadb_sessions() -> String {
     format!("mysql://root@{}/locks?scheme=advisory&prefix={}.", MariaDbServer::shared().addr(), MariaDbServer::fresh_table())
 }
 
-/// What a session lock can, and cannot, do for a command that outlives its own process.
+/// Commands on a session lock, and those that are refused with the reason.
 fn sessions(url: &str) {
     let place = Place::new();
     let inside =

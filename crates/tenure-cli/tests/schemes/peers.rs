@@ -107,7 +107,9 @@ fn libraries_of_java_and_tenure_exclude_each_other() {
     let all = [SPRING, SPRING_PUB_SUB, SHEDLOCK];
     all_take_turns(&all, &server.url());
     assert_eq!(server.cli("KEYS *"), "", "a lock is left");
-    all.iter().for_each(|library| one_at_a_time(library, library.parameters));
+    for library in &all {
+        one_at_a_time(library, library.parameters);
+    }
     two_keys_are_no_lock(&SPRING);
 }
 
