@@ -7,11 +7,15 @@ import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.time.Duration;
 import java.time.Instant;
+import java.util.ArrayList;
 import java.util.ConcurrentModificationException;
 import java.util.List;
 import java.util.Optional;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import net.javacrumbs.shedlock.core.LockConfiguration;
 import net.javacrumbs.shedlock.core.SimpleLock;
 import net.javacrumbs.shedlock.provider.redis.spring.RedisLockProvider;
@@ -34,6 +38,7 @@ import org.springframework.integration.redis.util.RedisLockRegistry;
  *
  * <pre>
  *   Side LIBRARY URL NAME count   takes turns in this folder until it has a file `enough`; prints how many
+ *   Side LIBRARY,... URL - count  the same with each library in the folder of its name, at that name
  *   Side LIBRARY URL NAME try     asks once and gives up what it got; exits 75 where it is refused
  *   Side LIBRARY URL NAME hold    holds from the file `held` on to the end of its input; prints what the release says
  * </pre>
@@ -266,7 +271,13 @@ public final class Side {
         };
     }
 
-    private static RedissonClient redisson(String url) {
+    private static RedissonClient redisson;
+
+    /** One for all locks. */
+    private static synchronized RedissonClient redisson(String url) {
+        if (redisson != null) {
+            return redisson;
+        }
         Config config = new Config();
         // What a holder that dies costs the others.
         config.setLockWatchdogTimeout(Long.getLong("watchdog", LEASE.toMillis()));
@@ -279,7 +290,8 @@ public final class Side {
         } else {
             config.useSingleServer().setAddress(url).setConnectionPoolSize(4).setConnectionMinimumIdleSize(1);
         }
-        return Redisson.create(config);
+        redisson = Redisson.create(config);
+        return redisson;
     }
 
     private static LettuceConnectionFactory connections(String url) {
@@ -301,30 +313,52 @@ public final class Side {
         }
     }
 
-    private static void append(String line) throws IOException {
+    private static void append(Path folder, String line) throws IOException {
         byte[] bytes = (line + "\n").getBytes(StandardCharsets.UTF_8);
-        Files.write(Path.of("log"), bytes, StandardOpenOption.CREATE, StandardOpenOption.APPEND);
+        Files.write(folder.resolve("log"), bytes, StandardOpenOption.CREATE, StandardOpenOption.APPEND);
     }
 
-    private static void visit(String id, String token) throws Exception {
-        append("enter " + id + " " + token);
-        long read = Long.parseLong(Files.readString(Path.of("counter")).trim());
+    private static void visit(Path folder, String id, String token) throws Exception {
+        append(folder, "enter " + id + " " + token);
+        long read = Long.parseLong(Files.readString(folder.resolve("counter")).trim());
         Thread.sleep(ThreadLocalRandom.current().nextInt(5));
-        try (var file = Files.newByteChannel(Path.of("counter"), StandardOpenOption.WRITE)) {
+        try (var file = Files.newByteChannel(folder.resolve("counter"), StandardOpenOption.WRITE)) {
             file.write(ByteBuffer.wrap(String.format("%020d", read + 1).getBytes(StandardCharsets.US_ASCII)));
         }
-        append("leave " + id);
+        append(folder, "leave " + id);
     }
 
-    private static void count(String library, Lock lock) throws Exception {
+    private static int count(String library, Lock lock, Path folder) throws Exception {
         int turns = 0;
-        while (!Files.exists(Path.of("enough"))) {
+        while (!Files.exists(folder.resolve("enough"))) {
             lock.acquire();
-            visit(library + "." + ProcessHandle.current().pid() + "." + turns, lock.token());
+            visit(folder, library + "." + ProcessHandle.current().pid() + "." + turns, lock.token());
             turns += 1;
             giveUp(lock);
         }
-        leave(0, String.valueOf(turns));
+        return turns;
+    }
+
+    /** One line for each: its turns. A program starts slowly, so it does them all. */
+    private static String countAll(String[] libraries, String url) throws Exception {
+        var turns = new ConcurrentHashMap<String, Integer>();
+        var threads = new ArrayList<Thread>();
+        for (String library : libraries) {
+            Thread thread = new Thread(() -> {
+                try {
+                    turns.put(library, count(library, lock(library, url, library), Path.of(library)));
+                } catch (Exception failure) {
+                    failure.printStackTrace();
+                    leave(1, library + ": " + failure);
+                }
+            });
+            threads.add(thread);
+            thread.start();
+        }
+        for (Thread thread : threads) {
+            thread.join();
+        }
+        return Stream.of(libraries).map(library -> library + " " + turns.get(library)).collect(Collectors.joining("\n"));
     }
 
     private static void hold(Lock lock) throws Exception {
@@ -354,9 +388,12 @@ public final class Side {
     }
 
     public static void main(String[] words) throws Exception {
+        if (words[0].contains(",")) {
+            leave(0, countAll(words[0].split(","), words[1]));
+        }
         Lock lock = lock(words[0], words[1], words[2]);
         switch (words[3]) {
-            case "count" -> count(words[0], lock);
+            case "count" -> leave(0, String.valueOf(count(words[0], lock, Path.of(""))));
             case "hold" -> hold(lock);
             case "try" -> {
                 if (!lock.asks()) {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Ended, Place, Running, is_dead, keepers, wait_for};
+use crate::common::{Ended, Place, Running, is_dead, keepers, wait_for, watched};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tenure_testkit::RedisServer;
@@ -42,11 +42,6 @@ fn line(said: &mut BufReader<ChildStdout>) -> String {
     let mut line = String::new();
     said.read_line(&mut line).unwrap();
     line.trim_end().to_owned()
-}
-
-/// A process to be watched.
-fn script() -> Running {
-    Running::start(Command::new("sleep").arg("600").stdin(Stdio::null()))
 }
 
 /// Has `x` kept for as long as `script` lives; the keeper and the token.
@@ -111,46 +106,45 @@ time.sleep(600)";
 
 #[test]
 fn callers_of_another_user_do_not_reach_the_keeper() {
-    let (place, mut script) = (open_place(), script());
+    let (place, mut script) = (open_place(), watched());
     let (keeper, token) = kept(&place, &script, &[]);
     let addresses = addresses(keeper);
     assert!(!addresses.is_empty());
     let names: Vec<&str> = addresses.iter().map(String::as_str).collect();
     let (_crowd, mut said) = python(as_nobody("python3"), CROWD, &names);
     assert_eq!(line(&mut said), "0", "another user has connected to {addresses:?}");
+    let room = fs::metadata(room(&place)).unwrap();
+    assert_eq!((room.mode() & 0o777, room.uid()), (0o700, rustix::process::geteuid().as_raw()));
+    let tried = as_nobody("kill").arg("-KILL").arg(keeper.to_string()).stderr(Stdio::null()).status().unwrap();
+    assert!(!tried.success() && !is_dead(keeper), "another user has ended the keeper");
     release_at_once(&place, &token, keeper, &mut script);
 }
 
 #[test]
-fn callers_that_say_nothing_do_not_delay_a_release() {
-    let (place, mut script) = (Place::new(), script());
+fn callers_that_say_nothing_do_not_delay_a_release_and_have_their_turn() {
+    let (place, mut script) = (Place::new(), watched());
     let (keeper, token) = kept(&place, &script, &[]);
-    let _callers: Vec<_> = (0..8).map(|_| UnixStream::connect(socket(&place)).unwrap()).collect();
-    release_at_once(&place, &token, keeper, &mut script);
-}
-
-#[test]
-fn more_callers_than_are_heard_wait_for_their_turn() {
-    let (place, mut script) = (Place::new(), script());
-    let (keeper, _) = kept(&place, &script, &[]);
-    let mut callers: Vec<_> = (0..40).map(|_| UnixStream::connect(socket(&place)).unwrap()).collect();
+    let callers = |many: usize| (0..many).map(|_| UnixStream::connect(socket(&place)).unwrap()).collect::<Vec<_>>();
+    // More than are heard at a time.
+    let mut many = callers(40);
     let of_callers = || fs::read_dir(format!("/proc/{keeper}/fd")).unwrap().count();
     wait_for("callers to be let in", || of_callers() > 16);
     assert!(of_callers() < 40, "{} descriptors", of_callers());
     // Who is given up sees the end of the stream, so that its turn has come for each.
-    for caller in &mut callers {
+    for caller in &mut many {
         caller.set_read_timeout(Some(crate::common::PATIENCE)).unwrap();
         // Also where a signal interrupts it.
         assert_eq!(caller.read_to_end(&mut Vec::new()).unwrap(), 0);
     }
     assert_not_told(&mut script);
-    assert!(!is_dead(keeper));
+    let _few = callers(8);
+    release_at_once(&place, &token, keeper, &mut script);
 }
 
 #[test]
 fn releases_of_two_names_at_once_both_reach_the_keeper() {
-    for _ in 0..5 {
-        let (place, mut script) = (Place::new(), script());
+    for _ in 0..3 {
+        let (place, mut script) = (Place::new(), watched());
         let pid = script.pid().to_string();
         let printed = place.output(&["acquire", "-o", "json", "--ttl", "6s", "--watch-pid", &pid, "-a", "y", "x"]).out;
         let leases: serde_json::Value = serde_json::from_str(&printed).unwrap();
@@ -182,10 +176,10 @@ fn spoofer(path: &Path) -> (Running, BufReader<ChildStdout>) {
 }
 
 /// Releases `x` by the token `t` where only a spoofer could be asked: the store is asked, and the spoofer hears nothing of worth.
-fn released_at_the_store(place: &Place, (running, mut said): (Running, BufReader<ChildStdout>)) {
+fn released_at_the_store(place: &Place, (running, mut said): (Running, BufReader<ChildStdout>), why: &str) {
     let ended = place.output(&["release", "x", "--token", "t"]);
     assert_eq!(ended.code, 0, "{ended:?}");
-    assert!(ended.err.contains("another user") && ended.err.contains("the store is asked instead"), "{ended:?}");
+    assert!(ended.err.contains(why) && ended.err.contains("the store is asked instead"), "{ended:?}");
     assert!(place.is_free("x"), "a stranger's answer was accepted");
     drop(running);
     let mut heard = String::new();
@@ -195,7 +189,7 @@ fn released_at_the_store(place: &Place, (running, mut said): (Running, BufReader
 
 /// A place where a keeper of `x` by the token `t` was, and the address that it had.
 fn known_address(place: &Place) -> PathBuf {
-    let script = script();
+    let script = watched();
     let (keeper, _) = kept(place, &script, &["--token", "t"]);
     let address = socket(place);
     kill(keeper, Signal::SIGKILL).unwrap();
@@ -204,6 +198,7 @@ fn known_address(place: &Place) -> PathBuf {
     address
 }
 
+/// A keeper uses another directory then.
 #[test]
 fn who_listens_in_the_directory_of_another_user_is_not_asked() {
     let place = open_place();
@@ -211,53 +206,36 @@ fn who_listens_in_the_directory_of_another_user_is_not_asked() {
     fs::remove_dir_all(room(&place)).unwrap();
     fs::set_permissions(place.path("."), PermissionsExt::from_mode(0o777)).unwrap();
     let theirs = spoofer(&address);
-    assert_eq!(place.output(&["acquire", "--token", "t", "x"]).code, 0);
-    released_at_the_store(&place, theirs);
-}
-
-#[test]
-fn who_listens_behind_a_link_is_not_asked() {
-    let place = open_place();
-    let address = known_address(&place);
-    fs::remove_dir_all(room(&place)).unwrap();
-    fs::create_dir(place.path("theirs")).unwrap();
-    fs::set_permissions(place.path("theirs"), PermissionsExt::from_mode(0o777)).unwrap();
-    let theirs = spoofer(&place.path("theirs").join(address.file_name().unwrap()));
-    symlink(place.path("theirs"), room(&place)).unwrap();
-    assert_eq!(place.output(&["acquire", "--token", "t", "x"]).code, 0);
-    let ended = place.output(&["release", "x", "--token", "t"]);
-    assert!(ended.code == 0 && ended.err.contains("is no directory"), "{ended:?}");
-    assert!(place.is_free("x"));
-    drop(theirs);
-}
-
-#[test]
-fn another_user_who_listens_in_our_directory_is_not_asked() {
-    let place = open_place();
-    let address = known_address(&place);
-    fs::create_dir(place.path("theirs")).unwrap();
-    fs::set_permissions(place.path("theirs"), PermissionsExt::from_mode(0o777)).unwrap();
-    let made = place.path("theirs").join("socket");
-    let theirs = spoofer(&made);
-    fs::rename(made, address).unwrap();
-    assert_eq!(place.output(&["acquire", "--token", "t", "x"]).code, 0);
-    released_at_the_store(&place, theirs);
-}
-
-#[test]
-fn a_keeper_whose_directory_is_taken_uses_another() {
-    let place = open_place();
-    let address = known_address(&place);
-    fs::remove_dir_all(room(&place)).unwrap();
-    fs::set_permissions(place.path("."), PermissionsExt::from_mode(0o777)).unwrap();
-    let _theirs = spoofer(&address);
-    let mut script = script();
+    let mut script = watched();
     let (keeper, _) = kept(&place, &script, &["--token", "t"]);
     let ended = place.output(&["release", "x", "--token", "t"]);
     assert_eq!(ended.code, 0, "{ended:?}");
     wait_for("the end of the keeper", || is_dead(keeper));
     assert!(place.is_free("x"));
     assert_not_told(&mut script);
+    assert_eq!(place.output(&["acquire", "--token", "t", "x"]).code, 0);
+    released_at_the_store(&place, theirs, "another user");
+}
+
+/// Behind a link, or moved into our directory.
+#[test]
+fn another_user_who_listens_in_our_directory_is_not_asked() {
+    for by_link in [true, false] {
+        let place = open_place();
+        let address = known_address(&place);
+        fs::create_dir(place.path("theirs")).unwrap();
+        fs::set_permissions(place.path("theirs"), PermissionsExt::from_mode(0o777)).unwrap();
+        let made = place.path("theirs").join(address.file_name().unwrap());
+        let theirs = spoofer(&made);
+        if by_link {
+            fs::remove_dir_all(room(&place)).unwrap();
+            symlink(place.path("theirs"), room(&place)).unwrap();
+        } else {
+            fs::rename(made, address).unwrap();
+        }
+        assert_eq!(place.output(&["acquire", "--token", "t", "x"]).code, 0);
+        released_at_the_store(&place, theirs, if by_link { "is no directory" } else { "another user" });
+    }
 }
 
 #[test]
@@ -265,18 +243,13 @@ fn a_keeper_replaces_the_socket_of_one_that_was_killed() {
     let place = Place::new();
     let left = known_address(&place);
     assert!(left.exists());
-    let mut script = script();
+    let mut script = watched();
     let (keeper, token) = kept(&place, &script, &["--token", "t"]);
     release_at_once(&place, &token, keeper, &mut script);
     assert!(!left.exists(), "a keeper leaves its socket");
-}
-
-#[test]
-fn the_sockets_that_killed_keepers_left_are_removed() {
-    let place = Place::new();
-    let left = known_address(&place);
+    // What nobody listens at is removed after a while, by a keeper of another lease.
+    assert_eq!(known_address(&place), left);
     assert!(Command::new("touch").args(["-d", "2 minutes ago"]).arg(&left).status().unwrap().success());
-    let script = script();
     let (_keeper, _) = kept(&place, &script, &[]);
     assert!(!left.exists(), "what nobody listens at is left");
 }
@@ -298,7 +271,7 @@ fn what_is_no_socket_of_a_keeper_is_left_alone() {
         others.extend(["locks.db", &digest, "socket", &linked].map(|name| room.join(name)));
     }
     assert!(Command::new("touch").args(["-h", "-d", "2 minutes ago"]).args(&others).status().unwrap().success());
-    let script = script();
+    let script = watched();
     let (_keeper, _) = kept(&place, &script, &[]);
     for other in others {
         assert!(fs::symlink_metadata(&other).is_ok(), "{} was removed", other.display());
@@ -308,7 +281,7 @@ fn what_is_no_socket_of_a_keeper_is_left_alone() {
 /// As the system does when a user logs out.
 #[test]
 fn a_keeper_whose_directory_was_removed_makes_another() {
-    let (place, mut script) = (Place::new(), script());
+    let (place, mut script) = (Place::new(), watched());
     let (keeper, token) = kept(&place, &script, &[]);
     fs::remove_dir_all(room(&place)).unwrap();
     wait_for("another socket", || {
@@ -316,16 +289,6 @@ fn a_keeper_whose_directory_was_removed_makes_another() {
         sockets.map(|socket| UnixStream::connect(socket.path())).any(|connected| connected.is_ok())
     });
     release_at_once(&place, &token, keeper, &mut script);
-}
-
-#[test]
-fn the_directory_of_keepers_is_for_their_user_alone() {
-    let (place, script) = (open_place(), script());
-    let (keeper, _) = kept(&place, &script, &[]);
-    let room = fs::metadata(room(&place)).unwrap();
-    assert_eq!((room.mode() & 0o777, room.uid()), (0o700, rustix::process::geteuid().as_raw()));
-    let tried = as_nobody("kill").arg("-KILL").arg(keeper.to_string()).stderr(Stdio::null()).status().unwrap();
-    assert!(!tried.success() && !is_dead(keeper), "another user has ended the keeper");
 }
 
 /// Where every directory for a socket is another user's.
@@ -357,7 +320,7 @@ fn a_keeper_shows_no_password() {
     for (store, variable, password) in
         [(&with, &none, ""), (&none, &with, ""), (&bare, &none, "s3cret"), (&none, &bare, "s3cret")]
     {
-        let (place, mut script) = (Place::new(), script());
+        let (place, mut script) = (Place::new(), watched());
         let pid = script.pid().to_string();
         let told = |words: &[&str]| {
             let mut words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();

@@ -1,10 +1,10 @@
 //! Helpers that the tests of the command share: a place of their own, and waiting for events.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
 use std::sync::Once;
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
@@ -49,6 +49,13 @@ impl Place {
         command.env("XDG_RUNTIME_DIR", self.0.path());
         command.env("TENURE", env!("CARGO_BIN_EXE_tenure"));
         command.current_dir(self.0.path());
+    }
+
+    /// A shell in this place that runs `code`.
+    pub(crate) fn shell(&self, shell: &str, code: &str) -> Command {
+        let mut command = Command::new(shell);
+        self.settle(command.args(["-c", code]).stdin(Stdio::null()));
+        command
     }
 
     pub(crate) fn output(&self, args: &[&str]) -> Ended {
@@ -128,6 +135,14 @@ impl From<Output> for Ended {
 }
 
 impl Ended {
+    /// Checks that it ended with this code, and said so in one line of ours.
+    #[track_caller]
+    pub(crate) fn says(&self, code: i32, why: &str) {
+        assert_eq!(self.code, code, "{self:?}");
+        assert_one_line(self);
+        assert!(self.err.contains(why), "{why}: {self:?}");
+    }
+
     /// The same without the line of a wait. On a busy machine a short one may last for a second, and then says for whom.
     pub(crate) fn without_wait(mut self) -> Self {
         self.err = self.err.split_inclusive('\n').filter(|line| !line.starts_with("tenure: waiting for")).collect();
@@ -195,43 +210,37 @@ pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until a command says that it waits. The rest of what it says can be read then.
+pub(crate) fn until_it_waits(running: &mut Running) -> BufReader<ChildStderr> {
+    let (mut line, mut said) = (String::new(), BufReader::new(running.0.stderr.take().unwrap()));
+    while !line.contains("waiting") {
+        assert_ne!(said.read_line(&mut line).unwrap(), 0, "{line}");
+    }
+    said
+}
+
+/// A pipe without room: who writes to it waits for a reader.
+pub(crate) fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
+    (&writer).write_all(&[0; 4096]).unwrap();
+    (reader, writer)
+}
+
+/// Whether a process waits in a call about its standard output.
+pub(crate) fn is_printing(pid: Pid) -> bool {
+    let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    call.split(' ').nth(1) == Some("0x1")
+}
+
+/// A process to be watched. A request to stop ends it at once, so the tests see whether there was one.
+pub(crate) fn watched() -> Running {
+    Running::start(Command::new("sleep").arg("600").stdin(Stdio::null()))
+}
+
 /// The result of a thread. Its panic has said why: a second message would hide that it was only late.
 pub(crate) fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-/// An unprotected read-modify-write, and the fences in order of entry.
-const COUNT: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n; echo $TENURE_FENCE >> fences";
-
-/// `processes` run the command `each` times, in a store that counts grants. `amid` happens when half of it is done.
-pub(crate) fn count(processes: usize, each: usize, store: Option<&str>, amid: impl FnOnce() + Send) {
-    let place = turns(processes, each, store, amid);
-    let fences: Vec<u64> = place.read("fences").lines().map(|fence| fence.parse().unwrap()).collect();
-    let rise = fences.len() == processes * each && fences.is_sorted_by(|a, b| a < b);
-    assert!(rise, "the fences do not rise: {fences:?}");
-}
-
-/// The same in any store.
-pub(crate) fn turns(processes: usize, each: usize, store: Option<&str>, amid: impl FnOnce() + Send) -> Place {
-    let (place, all) = (Place::new(), processes * each);
-    let store: Vec<&str> = store.map(|url| vec!["--store", url]).unwrap_or_default();
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            wait_for("half of the turns", || place.read("n").trim().parse().is_ok_and(|turns: usize| turns >= all / 2));
-            amid();
-        });
-        for _ in 0..processes {
-            scope.spawn(|| {
-                for _ in 0..each {
-                    let args = [&["run", "-w", "2m"][..], &store, &["x", "--", "sh", "-c", COUNT]].concat();
-                    let ended = place.output(&args);
-                    assert_eq!(ended.code, 0, "{ended:?}");
-                }
-            });
-        }
-    });
-    assert_eq!(place.read("n").trim(), all.to_string());
-    place
 }
 
 /// The state letter of a process as the kernel shows it; `None` once it is gone.

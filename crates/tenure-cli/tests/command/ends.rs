@@ -2,21 +2,9 @@
 
 use std::process::Stdio;
 
-use crate::common::{Place, Running, is_dead, wait_for};
+use crate::common::{Place, Running, full_pipe, is_printing, wait_for};
 use nix::sys::signal::Signal;
 use tenure_testkit::{Proxy, RedisServer};
-
-/// It has left the group, and so heard of nothing.
-#[test]
-fn what_the_command_started_elsewhere_ends_with_a_lost_lock() {
-    let place = Place::new();
-    let work = "setsid sh -c 'echo $$ > stray; sleep 300' & wait";
-    let running = place.spawn(&["run", "--ttl", "6s", "--kill-after", "300ms", "x", "--", "sh", "-c", work]);
-    let stray = place.pid("stray");
-    assert_eq!(place.output(&["break", "x"]).code, 0);
-    assert_eq!(running.end().code, 79);
-    assert!(is_dead(stray));
-}
 
 /// The last step before the command, in a process whose tenure is another's, or dead.
 #[test]
@@ -31,7 +19,7 @@ fn a_command_whose_tenure_is_gone_is_not_started() {
 fn a_wait_that_a_signal_ended_leaves_no_place() {
     let (place, server) = (Place::new(), RedisServer::start());
     server.cli("SET x another PX 60000");
-    for _ in 0..10 {
+    for _ in 0..3 {
         let waiting = place.spawn(&["run", "--store", &server.url(), "x", "--", "true"]);
         wait_for("its place", || server.cli("KEYS *").lines().count() > 2);
         waiting.signal(Signal::SIGTERM);
@@ -53,17 +41,12 @@ fn given_up(flags: &[&str], stays: bool, fault: impl Fn(&RedisServer, &Proxy)) -
     // It has our functions, so that a release is one command.
     assert_eq!(place.output(&["run", "--store", &server.url(), "x", "--", "true"]).code, 0);
     let proxy = Proxy::start(server.addr());
-    let (reader, writer) = std::io::pipe().unwrap();
-    // No reader takes anything and the pipe is full, so that the print waits for us.
-    nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
-    std::io::Write::write_all(&mut &writer, &[0; 4096]).unwrap();
+    // The print waits for us.
+    let (reader, writer) = full_pipe();
     let mut command = place.tenure(&[&["acquire", "--store", &proxy.url(), "--ttl", "10s"], flags, &["x"]].concat());
     let mut taking = Running::of(command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap());
     drop(command);
-    wait_for("the lease to be printed", || {
-        let call = std::fs::read_to_string(format!("/proc/{}/syscall", taking.pid())).unwrap();
-        call.split(' ').nth(1) == Some("0x1")
-    });
+    wait_for("the lease to be printed", || is_printing(taking.pid()));
     fault(&server, &proxy);
     drop(reader);
     let status = taking.status();

@@ -1,13 +1,11 @@
 //! Errors of real servers: what ends a wait and a candidate, and what does not.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
 
 use nix::sys::signal::Signal;
 use tenure_testkit::{RedisServer, patient};
 
-use crate::common::{Place, Running, assert_one_line, wait_for};
+use crate::common::{Place, Running, wait_for};
 
 /// A fault that ends by itself ends no wait before its limit, and no candidate. `word` is in what is said of it. It may be there
 /// at first contact: the 5 s of that are for a store that gives no answer.
@@ -41,9 +39,8 @@ fn is_waited_for(place: &Place, url: &str, word: &str, mend: impl FnOnce()) {
 fn ends_all(place: &Place, url: &str, code: i32, word: &str) {
     for how in [&["run", "-n"][..], &["run", "-w", "10m"], &["run"], &["lead"]] {
         let mut command = place.tenure(&[how, &["x", "--", "touch", "ran"]].concat());
-        let ended = crate::common::Ended::from(tenure_testkit::Spawned::output(command.env("TENURE_STORE", url)).unwrap());
-        assert!(ended.code == code && ended.err.contains(word), "{how:?}: {ended:?}");
-        assert_one_line(&ended);
+        let ended = Running::start(command.env("TENURE_STORE", url)).end();
+        ended.says(code, word);
     }
     assert!(!place.path("ran").exists(), "it ran without its lock");
 }
@@ -86,20 +83,4 @@ fn a_mariadb_that_is_overloaded_or_read_only_is_waited_for() {
     is_waited_for(&place, &url, "read-only", || drop(server.sql("SET GLOBAL read_only = 0")));
     ends_all(&place, &url.replace("app:pw@", "app:wrong@"), 77, "password");
     ends_all(&place, &url.replace("create=yes&table=locks", "table=nowhere"), 74, "CREATE TABLE");
-}
-
-#[test]
-fn a_file_that_somebody_keeps_locked_is_waited_for() {
-    let place = Place::new();
-    let url = format!("sqlite:{}", place.path("locks.db").display());
-    assert_eq!(place.output(&["run", "--store", &url, "x", "--", "true"]).code, 0);
-    let script = "import sqlite3, sys; c = sqlite3.connect('locks.db', isolation_level=None); c.execute('BEGIN IMMEDIATE'); print(flush=True); \
-                  sys.stdin.read()";
-    let mut other = Command::new("python3");
-    let other = other.args(["-c", script]).current_dir(place.path("")).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut other = tenure_testkit::Spawned::spawn(other).unwrap();
-    BufReader::new(other.child().stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-    is_waited_for(&place, &url, "busy", || assert!(!other.kill().success()));
-    std::fs::write(place.path("letter"), "to nobody, long enough to be taken for a header".repeat(100)).unwrap();
-    ends_all(&place, &format!("sqlite:{}", place.path("letter").display()), 74, "not an SQLite file");
 }

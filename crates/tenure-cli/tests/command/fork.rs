@@ -1,9 +1,7 @@
 //! A process that forks: what its child may do with the parent's locks.
 
-use std::any::Any;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
@@ -13,65 +11,12 @@ use nix::unistd::Pid;
 use tenure::blocking::Locker;
 use tenure::store::Store;
 use tenure::{Error, ErrorKind, ReleaseOutcome, Share, State};
-use tenure_testkit::{
-    EtcdCluster, MariaDbServer, MemcachedServer, PostgresServer, Preload, RedisCluster, RedisServer, SentinelGroup, Spawned,
-    ZooKeeperServer, admit,
-};
+use tenure_testkit::{Preload, Spawned};
 
-use crate::common::{PATIENCE, Place, joined};
+use crate::common::PATIENCE;
 
 const URL: &str = "TENURE_FORK_URL";
 const LONG: Duration = Duration::from_secs(60);
-
-/// A URL, and what has to be there as long as it is used.
-type Found = (String, Box<dyn Any + Send>);
-
-/// Every store, and every topology of Redis.
-const STORES: &[fn() -> Vec<Found>] = &[
-    || {
-        let place = Place::new();
-        vec![(format!("sqlite:{}", place.path("fork.db").display()), Box::new(place))]
-    },
-    || {
-        let server = Arc::new(RedisServer::start());
-        let schemes =
-            ["", "?scheme=set-nx", "?scheme=getset", "?scheme=php", "?scheme=watch", "?scheme=redisson", "?scheme=redisson-fair"];
-        // Their keys stand beside one another.
-        let url = |(space, scheme): (usize, &&str)| format!("{}/{space}{scheme}", server.url().trim_end_matches('/'));
-        schemes.iter().enumerate().map(|at| (url(at), Box::new(server.clone()) as Box<dyn Any + Send>)).collect()
-    },
-    || {
-        let cluster = RedisCluster::start(1, 0);
-        vec![(cluster.url(), Box::new(cluster))]
-    },
-    || {
-        let group = SentinelGroup::start();
-        vec![(group.url(), Box::new(group))]
-    },
-    || {
-        let servers = [(); 3].map(|()| RedisServer::start());
-        let url = format!("quorum+redis://{}", servers.each_ref().map(|server| server.addr().to_string()).join(","));
-        admit(&url);
-        vec![(url, Box::new(servers))]
-    },
-    || {
-        let (server, name) = (PostgresServer::shared(), PostgresServer::fresh_table());
-        server.sql(&format!("CREATE DATABASE {name}"));
-        let sessions = format!("postgres://tenure@{}/{name}?scheme=advisory", server.addr());
-        vec![(server.url(&name), Box::new(())), (sessions, Box::new(()))]
-    },
-    || {
-        let (server, name) = (MariaDbServer::shared(), MariaDbServer::fresh_table());
-        let sessions = format!("mysql://root@{}/locks?scheme=advisory&prefix={name}", server.addr());
-        vec![(server.url(&name), Box::new(())), (sessions, Box::new(()))]
-    },
-    || vec![(EtcdCluster::shared().url(&EtcdCluster::fresh_prefix()), Box::new(()))],
-    || {
-        let prefix = MemcachedServer::fresh_prefix();
-        vec![(MemcachedServer::url_at(MemcachedServer::shared().addr(), &prefix), Box::new(()))]
-    },
-    || vec![(ZooKeeperServer::shared().url(&ZooKeeperServer::fresh_chroot()), Box::new(()))],
-];
 
 /// The child has neither the threads nor the connections. It would hang, or end the parent's leases.
 #[test]
@@ -87,11 +32,7 @@ fn the_child_of_a_fork_is_refused_at_once_and_harms_nothing() {
         let output = Spawned::output(&mut again).unwrap();
         assert!(output.status.success(), "{url}: {}", String::from_utf8_lossy(&output.stderr));
     };
-    thread::scope(|scope| {
-        let each = |start: &'static fn() -> Vec<Found>| scope.spawn(|| start().iter().for_each(|(url, _)| forks(url)));
-        let running: Vec<_> = STORES.iter().map(each).collect();
-        running.into_iter().for_each(joined);
-    });
+    crate::stores::everywhere(forks);
 }
 
 fn in_a_process_that_forks(url: &str) {

@@ -3,50 +3,26 @@
 use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
 use nix::sys::signal::Signal;
-use tenure_testkit::{Proxy, RedisServer, some_of};
+use tenure_testkit::{Proxy, RedisServer};
 
 use crate::common::{Place, Running, is_dead, joined, wait_for};
 
 /// Leads, and writes its fence into a file for as long as it does.
 const ACTS: &str = "echo $$ > pid; while :; do echo $TENURE_FENCE >> acts; sleep 0.05; done";
 
-#[test]
-fn a_leader_whose_command_ends_makes_way() {
-    let place = Place::new();
-    let first = place.spawn(&["lead", "x", "--", "sh", "-c", "echo a >> led; until [ -e end ]; do sleep 0.05; done; exit 3"]);
-    place.line("led");
-    let mut second = place.spawn(&["lead", "x", "--", "sh", "-c", "echo b >> led; sleep 60"]);
-    let is_behind = || place.output(&["show", "x"]).out.contains("waiter 1");
-    wait_for("the second to wait", is_behind);
-    std::fs::write(place.path("end"), "").unwrap();
-    wait_for("the second to lead", || place.read("led").contains('b'));
-    wait_for("the first to wait behind it", is_behind);
-    assert_eq!(place.read("led"), "a\nb\n");
-    std::fs::remove_file(place.path("end")).unwrap();
-    second.signal(Signal::SIGTERM);
-    assert_eq!(second.status().code(), Some(128 + 15));
-    wait_for("the first to lead again", || place.read("led").ends_with("a\n"));
-    first.signal(Signal::SIGTERM);
-    let ended = first.end();
-    assert_eq!(ended.code, 128 + 15, "{ended:?}");
-    assert!(
-        ended.err.contains("the command ended with 3 after") && ended.err.contains("campaigning for \"x\" again in 1s"),
-        "{ended:?}"
-    );
-    assert!(place.is_free("x"));
-}
-
+/// Also one that says it cannot be run, as of a wrapper whose program is on a mount that is late.
 #[test]
 fn a_command_that_fails_at_once_is_run_ever_more_seldom() {
     let place = Place::new();
-    let leading = place.spawn(&["lead", "x", "--", "sh", "-c", "date +%s%N >> runs; exit 1"]);
+    let fails = "date +%s%N >> runs; exit $((124 + $(wc -l < runs)))";
+    let leading = place.spawn(&["lead", "x", "--", "sh", "-c", fails]);
     wait_for("a third run", || place.read("runs").lines().count() >= 3);
-    // It does not lead without a command. The pause is of 4 s.
+    // It does not lead without a command. The pause is of 4 s, and the signal is not for the command.
     wait_for("the pause", || place.is_free("x"));
     leading.signal(Signal::SIGTERM);
-    assert_eq!(leading.end().code, 128 + 15);
+    let ended = leading.end();
+    assert!(ended.code == 128 + 15 && ended.err.contains("campaigning for"), "{ended:?}");
     let runs: Vec<u64> = place.read("runs").lines().map(|at| at.parse().unwrap()).collect();
     let pauses: Vec<u64> = runs.windows(2).map(|two| (two[1] - two[0]) / 1_000_000).collect();
     assert!(runs.len() == 3 && pauses[0] >= 1_000 && pauses[1] >= 2_000, "{pauses:?}");
@@ -102,7 +78,7 @@ fn what_a_command_leaves_behind_is_ended_before_the_next_leads() {
     }
 }
 
-/// USR1, and a HUP for a service that reads its configuration anew.
+/// USR1, and a HUP for a service that reads its configuration anew. One whose command ends makes way, and campaigns again.
 #[test]
 fn signals_for_the_command_end_no_candidate() {
     let place = Place::new();
@@ -119,13 +95,16 @@ fn signals_for_the_command_end_no_candidate() {
     waiting.signal(Signal::SIGUSR1);
     std::fs::write(place.path("end"), "").unwrap();
     wait_for("the one that waited to lead", || place.read("got").ends_with("next\n"));
-    // The first has not gone: it campaigns again.
+    wait_for("the first to wait behind it", || place.output(&["show", "x"]).out.contains("waiter 1"));
     waiting.signal(Signal::SIGTERM);
     assert_eq!(waiting.status().code(), Some(128 + 15));
     std::fs::remove_file(place.path("end")).unwrap();
     wait_for("the first to lead again", || place.read("got").ends_with("up\n"));
     leading.signal(Signal::SIGTERM);
-    assert_eq!(leading.end().code, 128 + 15);
+    let ended = leading.end();
+    let told = ["the command ended with 3 after", "campaigning for \"x\" again in 1s"];
+    assert!(ended.code == 128 + 15 && told.iter().all(|word| ended.err.contains(word)), "{ended:?}");
+    assert!(place.is_free("x"));
 }
 
 /// `tenure lead` without a terminal, as a service manager starts it.
@@ -148,6 +127,8 @@ fn a_hangup_without_a_terminal_ends_no_candidate() {
     wait_for("a fourth run", || place.read("runs").lines().count() >= 4 && place.is_free("x"));
     pausing.signal(Signal::SIGTERM);
     assert_eq!(pausing.end().code, 128 + 15);
+    // A wait of the configuration is for `run`.
+    place.write_config("wait = \"100ms\"\n");
     assert_eq!(place.output(&["acquire", "--ttl", "10m", "y"]).code, 0);
     let mut waiting = daemon(&place, &["lead", "y", "--", "sh", "-c", "echo > up; sleep 60"]);
     wait_for("it to wait", || place.output(&["show", "y"]).out.contains("waiter 1"));
@@ -192,50 +173,15 @@ fn a_candidate_that_waits_collects_what_ends() {
     wait_for("it to be collected", || left().is_empty());
 }
 
-/// A user who may do nothing there.
-#[test]
-fn a_store_that_refuses_ends_it() {
-    let (place, server) = (Place::new(), RedisServer::start());
-    server.cli("ACL SETUSER nobody on >nobody -@all +@connection +info ~*");
-    let url = server.url().replacen("redis://", "redis://nobody:nobody@", 1);
-    let ended = place.output(&["lead", "--store", &url, "x", "--", "sh", "-c", "echo > led"]);
-    assert_eq!(ended.code, 77, "{ended:?}");
-    assert!(place.read("led").is_empty());
-}
-
-#[test]
-fn a_command_that_cannot_be_run_ends_it() {
-    let place = Place::new();
-    let ended = place.output(&["lead", "x", "--", "./nothing"]);
-    assert_eq!(ended.code, 127, "{ended:?}");
-    let ended = place.output(&["lead", "--ttl", "1ms", "x", "--", "true"]);
-    assert_eq!(ended.code, 64, "{ended:?}");
-    assert!(place.is_free("x"));
-}
-
-/// As of a wrapper whose program is on a mount that is late. It could be run.
-#[test]
-fn a_command_that_lacks_something_is_run_again_after_a_pause() {
-    let place = Place::new();
-    for code in [126, 127] {
-        let name = code.to_string();
-        let command = format!("echo >> runs{code}; exit {code}");
-        let leading = place.spawn(&["lead", &name, "--", "sh", "-c", &command]);
-        // In a pause: the signal is not for the command.
-        wait_for("a second run", || place.read(&format!("runs{code}")).lines().count() >= 2 && place.is_free(&name));
-        leading.signal(Signal::SIGTERM);
-        let ended = leading.end();
-        assert!(ended.code == 128 + 15 && ended.err.contains("campaigning for"), "{ended:?}");
-    }
-}
-
 /// It says so at once, and takes no turn from a host that has the command.
 #[test]
 fn a_candidate_without_its_command_does_not_wait() {
     let place = Place::new();
     assert_eq!(place.output(&["acquire", "--ttl", "10m", "x"]).code, 0);
-    let ended = place.spawn(&["lead", "x", "--", "./nothing"]).end();
-    assert_eq!(ended.code, 127, "{ended:?}");
+    for (args, code) in [(&["x", "--", "./nothing"][..], 127), (&["--ttl", "1ms", "x", "--", "true"], 64)] {
+        let ended = place.spawn(&[&["lead"], args].concat()).end();
+        assert_eq!(ended.code, code, "{ended:?}");
+    }
 }
 
 /// The release finds it out.
@@ -248,18 +194,6 @@ fn a_command_whose_lead_was_broken_ended_as_it_did() {
     leading.signal(Signal::SIGTERM);
     let ended = leading.end();
     assert!(ended.err.contains("was lost") && ended.err.contains("the command ended with 0 after"), "{ended:?}");
-}
-
-/// A wait of the configuration is for `run`. A candidate is patient.
-#[test]
-fn a_candidate_waits_for_ever() {
-    let place = Place::new();
-    place.write_config("wait = \"100ms\"\n");
-    assert_eq!(place.output(&["acquire", "--ttl", "2s", "x"]).code, 0);
-    let leading = place.spawn(&["lead", "x", "--", "sh", "-c", "echo > up; sleep 60"]);
-    place.line("up");
-    leading.signal(Signal::SIGTERM);
-    assert_eq!(leading.end().code, 128 + 15);
 }
 
 #[test]
@@ -326,144 +260,48 @@ enum Fault {
     Resigned,
 }
 
-const HOSTS: usize = 3;
-
-/// Three hosts of an election, each with a way of its own to the server.
-struct Hosts<'a> {
-    place: Place,
-    proxies: Vec<Proxy>,
-    running: Vec<Running>,
-    name: &'a str,
-    ttl: Duration,
-}
-
-/// Says who leads, and acts at a resource that refuses a stale leader. `tried` has all that was tried,
-/// in order.
-const FENCED: &str = "while :; do
-    echo $TENURE_FENCE >> tried
-    (
-        flock 9
-        max=$(cat max 2>/dev/null || echo 0)
-        if [ $TENURE_FENCE -ge $max ]; then
-            echo $TENURE_FENCE > new && mv new max
-            echo $HOST $TENURE_FENCE >> acts
-        else
-            echo >> refused
-        fi
-    ) 9> lock
-    sleep 0.03
-done";
-
-impl<'a> Hosts<'a> {
-    fn start(server: &RedisServer, name: &'a str, ttl: Duration) -> Self {
-        let proxies = (0..HOSTS).map(|_| Proxy::start(server.addr())).collect();
-        let mut hosts = Self { place: Place::new(), proxies, running: Vec::new(), name, ttl };
-        hosts.running = (0..HOSTS).map(|host| hosts.candidate(host)).collect();
-        hosts
-    }
-
-    fn candidate(&self, host: usize) -> Running {
-        let (url, ttl) = (self.proxies[host].url(), tenure::format_duration(self.ttl));
-        let mut command = self.place.tenure(&["lead", "-q", "--store", &url, "--ttl", &ttl, self.name]);
-        command.args(["--", "sh", "-c", FENCED]).env("HOST", host.to_string());
-        Running::start(&mut command)
-    }
-
-    /// The last who acted: its host and its fence.
-    fn acted(&self) -> Option<(usize, u64)> {
-        let acts = self.place.read("acts");
-        let (host, fence) = acts.rsplit_once('\n')?.0.lines().last()?.split_once(' ')?;
-        Some((host.parse().unwrap(), fence.parse().unwrap()))
-    }
-
-    /// Waits until a later one than `before` acts.
-    fn later(&self, before: u64) -> (usize, u64) {
-        wait_for("a new leader to act", || self.acted().is_some_and(|(_, fence)| fence > before));
-        self.acted().unwrap()
-    }
-
-    /// Does it to the leader, and returns how long nobody led and who leads now.
-    fn meet(&mut self, fault: Fault, is_long: bool, (host, fence): (usize, u64)) -> (Duration, (usize, u64)) {
-        let began = Instant::now();
-        match fault {
-            Fault::Killed => self.running[host].signal(Signal::SIGKILL),
-            Fault::Stopped => self.running[host].signal(Signal::SIGSTOP),
-            Fault::Partitioned => self.proxies[host].black_hole(),
-            Fault::Resigned => self.running[host].signal(Signal::SIGTERM),
-        }
-        let next = self.later(fence);
-        let took = began.elapsed();
-        match fault {
-            Fault::Stopped => {
-                self.running[host].signal(Signal::SIGCONT);
-            }
-            Fault::Partitioned => {
-                // Sometimes for long: the next leader renews meanwhile.
-                if is_long {
-                    std::thread::sleep(self.ttl + self.ttl / 2);
-                }
-                self.proxies[host].heal();
-            }
-            Fault::Killed | Fault::Resigned => self.running[host] = self.candidate(host),
-        }
-        (took, next)
-    }
-}
-
-/// The leader is ended again and again: 48 times in all with each fault together, or a fifth of that.
+/// A leader by a way of its own and another candidate, and then another leader. Twice, so that both have been in each place.
 fn election(fault: Fault) {
-    let server = RedisServer::start();
+    let (place, server) = (Place::new(), RedisServer::start());
     // Between the TERM for the command of a leader that is cut off and the next leader is a third of it.
     let ttl = Duration::from_secs(if fault == Fault::Partitioned { 6 } else { 3 });
-    let mut hosts = Hosts::start(&server, "billing", ttl);
-    let url = server.url();
-    let (over, is_over) = tokio::sync::oneshot::channel::<()>();
-    let observer = std::thread::spawn(move || observed(&url, is_over));
-    let mut leader = hosts.later(0);
-    for round in 0..some_of(12) {
-        let (took, next) = hosts.meet(fault, round % 3 == 2, leader);
-        let limit = if fault == Fault::Resigned { Duration::from_secs(1) } else { ttl + Duration::from_secs(1) };
-        assert!(took < limit, "{fault:?}, round {round}: the next leader took {took:?}");
-        leader = next;
-    }
-    over.send(()).unwrap();
-    let seen = observer.join().unwrap();
-    assert!(!seen.is_empty() && seen.is_sorted_by(|a, b| a < b), "an observer saw {seen:?}");
-    drop(hosts.running);
-    let fences = |file: &str| -> Vec<u64> {
-        let text = hosts.place.read(file);
-        text.lines().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect()
+    let ways = [(); 2].map(|()| Proxy::start(server.addr()));
+    let candidate = |at: usize| {
+        let (url, ttl) = (ways[at].url(), tenure::format_duration(ttl));
+        let acts = "while :; do echo $0 $TENURE_FENCE >> acts; sleep 0.03; done";
+        place.spawn(&["lead", "-q", "--store", &url, "--ttl", &ttl, "x", "--", "sh", "-c", acts, &at.to_string()])
     };
-    assert!(fences("acts").is_sorted(), "the resource took a stale leader's: {:?}", fences("acts"));
-    // The guardian of a stopped process ends its command. It may be late itself, and then the resource refuses.
-    let stale = hosts.place.read("refused").lines().count();
-    assert!(stale == 0 || fault == Fault::Stopped, "{stale} acts of stale leaders");
-    assert!(fences("tried").is_sorted() || fault == Fault::Stopped, "two led at once: {:?}", fences("tried"));
-}
-
-/// The fences of the leaders that an observer sees.
-#[tokio::main(flavor = "current_thread")]
-async fn observed(url: &str, mut over: tokio::sync::oneshot::Receiver<()>) -> Vec<u64> {
-    let locks = tenure_redis::connect(url).await.unwrap();
-    let mut leaders = locks.election("billing").poll_interval(Duration::from_millis(50)).observe();
-    let (mut fences, mut outage) = (Vec::new(), false);
-    loop {
-        tokio::select! {
-            leader = leaders.next() => match leader.unwrap() {
-                Ok(leader) => {
-                    let (fence, again) = (leader.and_then(|leader| leader.fence).map(tenure::Fence::get), outage);
-                    // After an outage the same leader is reported again.
-                    fences.extend(fence.filter(|fence| !again || fences.last() != Some(fence)));
-                    outage = false;
-                }
-                Err(error) => {
-                    assert!(error.is_transient(), "{error}");
-                    outage = true;
-                }
-            },
-            _ = &mut over => return fences,
+    // The last who acted, and its fence.
+    let acted = || -> Option<(usize, u64)> {
+        let acts = place.read("acts");
+        let (at, fence) = acts.rsplit_once('\n')?.0.lines().last()?.split_once(' ')?;
+        Some((at.parse().unwrap(), fence.parse().unwrap()))
+    };
+    let mut running = [candidate(0), candidate(1)];
+    wait_for("a leader", || acted().is_some());
+    for round in 0..2 {
+        let (at, fence) = acted().unwrap();
+        let began = Instant::now();
+        match fault {
+            Fault::Killed => running[at].signal(Signal::SIGKILL),
+            Fault::Stopped => running[at].signal(Signal::SIGSTOP),
+            Fault::Partitioned => ways[at].black_hole(),
+            Fault::Resigned => running[at].signal(Signal::SIGTERM),
+        }
+        wait_for("a new leader to act", || acted().is_some_and(|(_, next)| next > fence));
+        let (took, limit) = (began.elapsed(), if fault == Fault::Resigned { Duration::ZERO } else { ttl });
+        assert!(took < limit + Duration::from_secs(1), "{fault:?}, round {round}: the next leader took {took:?}");
+        match fault {
+            Fault::Stopped => running[at].signal(Signal::SIGCONT),
+            Fault::Partitioned => ways[at].heal(),
+            Fault::Killed | Fault::Resigned => running[at] = candidate(at),
         }
     }
+    drop(running);
+    let acts = place.read("acts");
+    let fences: Vec<u64> = acts.lines().map(|line| line.split_once(' ').unwrap().1.parse().unwrap()).collect();
+    // The guardian of a stopped process ends its command. It may be late itself, and then a resource has to refuse.
+    assert!(fences.is_sorted() || fault == Fault::Stopped, "two led at once: {fences:?}");
 }
 
 /// At the same time, because most of it is waiting for the ttl.

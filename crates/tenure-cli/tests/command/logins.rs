@@ -1,7 +1,7 @@
 //! The password changes while the command holds or waits.
 
 use nix::sys::signal::Signal;
-use tenure_testkit::{Client, RedisServer};
+use tenure_testkit::RedisServer;
 
 use crate::common::{Place, Running, wait_for};
 
@@ -22,34 +22,6 @@ fn server() -> RedisServer {
     let server = RedisServer::start();
     server.cli("CONFIG SET requirepass old");
     server
-}
-
-/// The file gets the new password later than the server.
-#[test]
-fn a_leader_and_its_standby_outlive_a_new_password() {
-    let (place, server) = (Place::new(), server());
-    std::fs::write(place.path("secret"), "old").unwrap();
-    let lead = |label: &str| {
-        let script = format!("echo {label} >> led; trap 'exit 0' TERM; while :; do sleep 0.1; done");
-        let mut command = place.tenure(&["lead", "--ttl", "30s", "--store", &server.url(), "x", "--", "sh", "-c", &script]);
-        Running::start(command.env("TENURE_PASSWORD_FILE", "secret"))
-    };
-    let first = lead("first");
-    place.line("led");
-    let second = lead("second");
-    let mut admin = server.connect().unwrap();
-    admin.command(&["AUTH", "old"]).unwrap();
-    let connected = |admin: &mut Client| format!("{:?}", admin.command(&["INFO", "clients"])).contains("connected_clients:3");
-    wait_for("the standby to connect", || connected(&mut admin));
-    change(&server, "old", "new");
-    std::thread::sleep(std::time::Duration::from_millis(1_500));
-    std::fs::write(place.path("secret"), "new").unwrap();
-    first.signal(Signal::SIGTERM);
-    let ended = first.end();
-    assert_eq!(ended.code, 0, "{ended:?}");
-    wait_for("the standby to lead", || place.read("led") == "first\nsecond\n");
-    second.signal(Signal::SIGTERM);
-    assert_eq!(second.end().code, 0);
 }
 
 /// It has never logged in, so nothing but the file says that the password may be a new one soon.

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-mod advisory;
 mod attacker;
 mod breaks;
 mod codes;
@@ -20,15 +18,9 @@ mod lab;
 mod lead;
 mod lease;
 mod logins;
-#[cfg(feature = "memcached")]
-mod memcached;
 #[cfg(all(feature = "etcd", feature = "memcached", feature = "mysql", feature = "postgres", feature = "zookeeper"))]
 mod moved;
-#[cfg(feature = "mysql")]
-mod mysql;
 mod pages;
-#[cfg(feature = "postgres")]
-mod postgres;
 mod recipes;
 mod redis;
 mod resources;
@@ -36,7 +28,7 @@ mod run;
 mod schedule;
 mod several;
 mod store;
+#[cfg(all(feature = "etcd", feature = "memcached", feature = "mysql", feature = "postgres", feature = "zookeeper"))]
+mod stores;
 mod terminal;
 mod waits;
-#[cfg(feature = "zookeeper")]
-mod zookeeper;

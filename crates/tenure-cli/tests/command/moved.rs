@@ -178,8 +178,26 @@ fn all_go_on(test: &str, starts: &[fn() -> Case], leave: impl Fn(&Proxy) + Sync)
 }
 
 /// Every store, and every topology of Redis.
-const EVERYWHERE: &[fn() -> Case] =
-    &[redis, cluster, sentinel, quorum, postgres, sessions_of_postgres, mariadb, sessions_of_mariadb, etcd, memcached, zookeeper];
+const EVERYWHERE: &[fn() -> Case] = &[
+    || {
+        let server = RedisServer::start();
+        Case::to(server.addr(), redis_at, server)
+    },
+    cluster,
+    sentinel,
+    quorum,
+    || Case::to(PostgresServer::shared().addr(), |way| PostgresServer::url_at(way, &PostgresServer::fresh_table()), ()),
+    || {
+        let (server, database) = (PostgresServer::shared(), PostgresServer::fresh_table());
+        server.sql(&format!("CREATE DATABASE {database}"));
+        Case::to(server.addr(), |way| sessions_of_postgres_at(way, &database), ()).forgets()
+    },
+    || Case::to(MariaDbServer::shared().addr(), |way| MariaDbServer::url_at(way, &MariaDbServer::fresh_table()), ()),
+    || Case::to(MariaDbServer::shared().addr(), sessions_of_mariadb_at, ()).forgets(),
+    || Case::to(EtcdCluster::shared().addr(0), |way| EtcdCluster::url_at(way, &EtcdCluster::fresh_prefix()), ()),
+    || Case::to(MemcachedServer::shared().addr(), |way| MemcachedServer::url_at(way, &MemcachedServer::fresh_prefix()), ()),
+    || Case::to(ZooKeeperServer::shared().addr(), |way| ZooKeeperServer::url_at(way, &ZooKeeperServer::fresh_chroot()), ()),
+];
 
 #[test]
 fn a_name_is_resolved_anew_when_its_server_has_closed_the_connection() {
@@ -197,18 +215,18 @@ fn a_name_is_resolved_anew_when_its_server_does_not_answer() {
 /// Its connections stay open, and it answers reads.
 #[test]
 fn a_name_is_resolved_anew_when_its_server_has_become_a_replica() {
-    let starts: &[fn() -> Case] =
-        &[redis_demoted, postgres_demoted, sessions_of_postgres_demoted, mariadb_demoted, sessions_of_mariadb_demoted];
+    let starts: &[fn() -> Case] = &[
+        redis_demoted,
+        postgres_demoted,
+        sessions_of_postgres_demoted,
+        || demoted_mariadb(|way| MariaDbServer::url_at(way, "locks")),
+        || demoted_mariadb(sessions_of_mariadb_at),
+    ];
     all_go_on("moved::a_name_is_resolved_anew_when_its_server_has_become_a_replica", starts, |_| ());
 }
 
 fn redis_at(way: SocketAddr) -> String {
     format!("redis://{way}")
-}
-
-fn redis() -> Case {
-    let server = RedisServer::start();
-    Case::to(server.addr(), redis_at, server)
 }
 
 fn redis_demoted() -> Case {
@@ -268,11 +286,6 @@ fn quorum() -> Case {
     Case::between(addresses.map(|address| (address, address)), url, servers)
 }
 
-fn postgres() -> Case {
-    let server = PostgresServer::shared();
-    Case::to(server.addr(), |way| PostgresServer::url_at(way, &PostgresServer::fresh_table()), ())
-}
-
 fn postgres_demoted() -> Case {
     let before = Arc::new(PostgresServer::start());
     let after = Arc::new(PostgresServer::replica_of(&before));
@@ -298,12 +311,6 @@ fn sessions_of_postgres_at(way: SocketAddr, database: &str) -> String {
     format!("postgres://tenure@{way}/{database}?scheme=advisory")
 }
 
-fn sessions_of_postgres() -> Case {
-    let (server, database) = (PostgresServer::shared(), PostgresServer::fresh_table());
-    server.sql(&format!("CREATE DATABASE {database}"));
-    Case::to(server.addr(), |way| sessions_of_postgres_at(way, &database), ()).forgets()
-}
-
 fn sessions_of_postgres_demoted() -> Case {
     let (before, after) = (Arc::new(PostgresServer::start()), PostgresServer::start());
     let url = |ways: &[SocketAddr]| sessions_of_postgres_at(ways[0], "postgres");
@@ -318,15 +325,7 @@ fn mariadb_of_app() -> MariaDbServer {
     server
 }
 
-fn mariadb() -> Case {
-    Case::to(MariaDbServer::shared().addr(), |way| MariaDbServer::url_at(way, &MariaDbServer::fresh_table()), ())
-}
-
 /// Nothing is copied.
-fn mariadb_demoted() -> Case {
-    demoted_mariadb(|way| MariaDbServer::url_at(way, "locks"))
-}
-
 fn demoted_mariadb(url: impl Fn(SocketAddr) -> String) -> Case {
     let (before, after) = (Arc::new(mariadb_of_app()), mariadb_of_app());
     let case =
@@ -336,24 +335,4 @@ fn demoted_mariadb(url: impl Fn(SocketAddr) -> String) -> Case {
 
 fn sessions_of_mariadb_at(way: SocketAddr) -> String {
     format!("mysql://root@{way}/locks?scheme=advisory&prefix={}", MariaDbServer::fresh_table())
-}
-
-fn sessions_of_mariadb() -> Case {
-    Case::to(MariaDbServer::shared().addr(), sessions_of_mariadb_at, ()).forgets()
-}
-
-fn sessions_of_mariadb_demoted() -> Case {
-    demoted_mariadb(sessions_of_mariadb_at)
-}
-
-fn etcd() -> Case {
-    Case::to(EtcdCluster::shared().addr(0), |way| EtcdCluster::url_at(way, &EtcdCluster::fresh_prefix()), ())
-}
-
-fn memcached() -> Case {
-    Case::to(MemcachedServer::shared().addr(), |way| MemcachedServer::url_at(way, &MemcachedServer::fresh_prefix()), ())
-}
-
-fn zookeeper() -> Case {
-    Case::to(ZooKeeperServer::shared().addr(), |way| ZooKeeperServer::url_at(way, &ZooKeeperServer::fresh_chroot()), ())
 }

@@ -1,9 +1,8 @@
 //! Resources that are used up, at each place where the command may meet it: it says so, and leaves nothing taken.
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use crate::common::{Ended, Place, Running, keepers, wait_for};
+use crate::common::{Ended, Place, Running, keepers, wait_for, watched};
 use tenure_testkit::{RedisServer, Spawned, some_of};
 
 /// A command that takes a lock or looks at one, and the code with which it ends when nothing is wrong. `x` is its name.
@@ -67,7 +66,7 @@ impl Bench {
     /// Runs `case` through `wrap`, which has it lack something, and checks what it says and leaves.
     fn lacking(&self, what: &str, case: &Case, wrap: impl Fn(&mut Command)) -> Ended {
         self.prepare(case);
-        let script = Running::start(Command::new("sleep").arg("600").stdin(Stdio::null()));
+        let script = watched();
         let pid = script.pid().to_string();
         let words: Vec<&str> = case.words.iter().map(|word| if *word == "SCRIPT" { &*pid } else { word }).collect();
         let mut command = Command::new("env");
@@ -190,27 +189,6 @@ fn a_sandbox_without_timers_of_the_system() {
     });
 }
 
-#[test]
-fn a_user_who_may_start_no_process() {
-    assert!(rustix::process::geteuid().is_root(), "this test becomes a user of its own, which only root can: run it as root");
-    let user = (200_000 + std::process::id() % 100_000).to_string();
-    everywhere(|bench, case| {
-        fs::set_permissions(bench.place.path("."), PermissionsExt::from_mode(0o777)).unwrap();
-        for file in fs::read_dir(bench.place.path(".")).unwrap().flatten().filter(|file| file.metadata().unwrap().is_file()) {
-            fs::set_permissions(file.path(), PermissionsExt::from_mode(0o666)).unwrap();
-        }
-        for most in 1..=4 {
-            let wrap = |command: &mut Command| {
-                command.args(["setpriv", &format!("--reuid={user}"), "--clear-groups", "prlimit", &format!("--nproc={most}")]);
-            };
-            // The watched process is another user's: it could not be notified.
-            if !case.words.contains(&"SCRIPT") {
-                bench.lacking(&format!("{most} processes"), case, wrap);
-            }
-        }
-    });
-}
-
 /// A variable of the command's environment is longer than the system allows.
 #[test]
 fn too_many_names_for_the_environment() {
@@ -231,11 +209,10 @@ fn nowhere_to_write_to() {
     everywhere(|bench, case| {
         for ends in [">/dev/full", ">&-", "2>/dev/full", "2>&-", ">/dev/full 2>/dev/full", "<&- >&- 2>&-"] {
             bench.prepare(case);
-            let script = Running::start(Command::new("sleep").arg("600").stdin(Stdio::null()));
+            let script = watched();
             let words = case.words.join(" ").replace("SCRIPT", &script.pid().to_string());
-            let mut shell = Command::new("sh");
-            bench.place.settle(&mut shell);
-            shell.env("TENURE_STORE", &bench.store).args(["-c", &format!("\"$TENURE\" {words} {ends}")]);
+            let mut shell = bench.place.shell("sh", &format!("\"$TENURE\" {words} {ends}"));
+            shell.env("TENURE_STORE", &bench.store);
             let ended = Ended::from(Spawned::output(&mut shell).unwrap());
             drop(script);
             wait_for("the end of the keeper", || keepers(&bench.place).is_empty());
@@ -258,19 +235,7 @@ fn too_little_memory() {
         let mut command = Command::new("prlimit");
         place.settle(&mut command);
         command.env("TENURE_STORE", &bench.store).arg(format!("--as={}", megabytes << 20)).stdin(Stdio::null());
-        command.args([
-            env!("CARGO_BIN_EXE_tenure"),
-            "run",
-            "--ttl",
-            "1s",
-            "--kill-after",
-            "100ms",
-            "-w",
-            "500ms",
-            "x",
-            "--",
-            "true",
-        ]);
+        command.arg(env!("CARGO_BIN_EXE_tenure")).args("run --ttl 1s --kill-after 100ms -w 500ms x -- true".split(' '));
         let output = OpenOptions::new().append(true).create(true).open(place.path("said")).unwrap();
         let status = Spawned::spawn(command.stdout(Stdio::null()).stderr(output)).unwrap().wait().unwrap();
         let said = place.read("said");

@@ -1,11 +1,6 @@
 //! Several names, all or nothing.
-use std::process::Stdio;
-use std::thread;
-use std::time::Duration;
-
-use crate::common::{Ended, Place, Running, is_dead, keepers, wait_for};
+use crate::common::{Ended, Place, is_dead, keepers, wait_for, watched};
 use serde_json::Value;
-use tenure_testkit::RedisServer;
 
 fn lines<'a>(printed: &'a str, key: &str) -> Vec<&'a str> {
     let value = printed.split_once(&format!("{key}='")).unwrap_or_else(|| panic!("no {key} in {printed}")).1;
@@ -16,26 +11,37 @@ fn lines<'a>(printed: &'a str, key: &str) -> Vec<&'a str> {
 fn the_command_is_told_of_every_name() {
     let place = Place::new();
     let show = "echo \"$TENURE_NAME\"; echo \"$TENURE_TOKEN\"; echo \"$TENURE_FENCE\"; echo $TENURE_EXPIRES_AT; date +%s%3N";
-    let ended = place.output(&["run", "--ttl", "20s", "-a", "c", "-a", "a", "-a", "c", "b", "--", "sh", "-c", show]);
+    let ended = place.output(&[
+        "run",
+        "--ttl",
+        "20s",
+        "--label",
+        "me",
+        "-a",
+        "заказ 7",
+        "-a",
+        "a",
+        "-a",
+        "заказ 7",
+        "b",
+        "--",
+        "sh",
+        "-c",
+        show,
+    ]);
     let told: Vec<&str> = ended.out.lines().collect();
-    assert_eq!((ended.code, told.len(), &told[..3]), (0, 3 * 3 + 2, &["a", "b", "c"][..]), "{ended:?}");
+    assert_eq!((ended.code, told.len(), &told[..3]), (0, 3 * 3 + 2, &["a", "b", "заказ 7"][..]), "{ended:?}");
     assert!(told[3] != told[4] && told[4] != told[5], "each name has a token of its own");
-    assert!(told[6..9].iter().all(|fence| fence.parse::<u64>().is_ok()));
+    assert!(told[3].starts_with("me.") && told[3].len() == 3 + 32, "{}", told[3]);
+    assert!(told[6..9].iter().all(|fence| fence.parse::<u64>().is_ok_and(|fence| fence > 0)));
     let left = told[9].parse::<i64>().unwrap() - told[10].parse::<i64>().unwrap();
     assert!((15_000..=20_000).contains(&left), "{left} ms left of 20 s");
     assert_eq!(place.output(&["show"]).out, "");
-}
-
-#[test]
-fn one_that_is_held_keeps_all_from_being_taken() {
-    let place = Place::new();
+    // One that is held keeps all from being taken, and is named.
     assert_eq!(place.output(&["acquire", "b"]).code, 0);
-    for wait in ["0", "100ms"] {
-        let ended = place.output(&["run", "-w", wait, "-a", "b", "-a", "c", "a", "--", "echo", "ran"]);
-        assert_eq!((ended.code, ended.out.as_str()), (75, ""));
-        assert!(ended.err.contains("\"b\""), "{}", ended.err);
-        assert!(place.is_free("a") && place.is_free("c"));
-    }
+    let ended = place.output(&["run", "-w", "100ms", "-a", "b", "-a", "c", "a", "--", "echo", "ran"]);
+    assert!(ended.code == 75 && ended.out.is_empty() && ended.err.contains("\"b\""), "{ended:?}");
+    assert!(place.is_free("a") && place.is_free("c"));
 }
 
 #[test]
@@ -49,55 +55,6 @@ fn a_loss_of_one_ends_the_command() {
     assert!(ended.err.contains("the lock \"a\" is lost"), "{}", ended.err);
     assert!(is_dead(child));
     assert!(place.is_free("a") && place.is_free("b"));
-}
-
-/// Many processes that say the names in opposite orders and all have their turn.
-fn cross(store: &[&str]) {
-    const COUNT: &str = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n";
-    let place = Place::new();
-    let orders = [["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"]];
-    thread::scope(|scope| {
-        for order in orders.into_iter().cycle().take(9) {
-            let place = &place;
-            scope.spawn(move || {
-                for _ in 0..8 {
-                    let names = ["-w", "60s", "-a", order[1], "-a", order[2], order[0], "--", "sh", "-c", COUNT];
-                    let ended = place.output(&[&["run"][..], store, &names].concat());
-                    assert_eq!(ended.code, 0, "{ended:?}");
-                }
-            });
-        }
-    });
-    assert_eq!(place.read("n").trim(), "72");
-}
-
-#[test]
-fn opposite_orders_have_their_turns_on_a_file() {
-    cross(&[]);
-}
-
-#[test]
-fn opposite_orders_have_their_turns_on_redis() {
-    let server = RedisServer::start();
-    cross(&["--store", &format!("{}?timeout=5s", server.url())]);
-}
-
-/// The job of a night runs once, on however many machines it starts in the same moment.
-#[test]
-fn of_those_who_do_not_wait_one_gets_all() {
-    let (place, server) = (Place::new(), RedisServer::start());
-    for round in 0..5 {
-        let (x, y, go) = (format!("x{round}"), format!("y{round}"), format!("go{round}"));
-        let job = format!("until [ -e {go} ]; do sleep 0.01; done");
-        let run = |first: &str, second: &str| {
-            place.spawn(&["run", "-n", "--store", &server.url(), "-a", first, second, "--", "sh", "-c", &job])
-        };
-        let mut jobs = [run(&x, &y), run(&y, &x), run(&x, &y)];
-        wait_for("two to give up", || jobs.iter_mut().filter_map(|job| job.0.try_wait().unwrap()).count() >= 2);
-        std::fs::write(place.path(&go), "").unwrap();
-        let codes = jobs.map(|job| job.end().code);
-        assert_eq!(codes.iter().filter(|code| **code == 0).count(), 1, "{codes:?}");
-    }
 }
 
 #[test]
@@ -114,17 +71,15 @@ fn what_acquire_prints_has_a_line_for_each() {
     let leases: Value = serde_json::from_str(&json).unwrap();
     let names: Vec<&str> = leases.as_array().unwrap().iter().map(|lease| lease["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["a", "b"]);
-    let mut shell = std::process::Command::new("sh");
-    place.settle(&mut shell);
     let script = "lease=$($TENURE acquire -a d c) || exit; eval \"$lease\"; printf '%s ' $TENURE_NAME";
-    let ended = Ended::from(shell.args(["-c", script]).stdin(Stdio::null()).output().unwrap());
+    let ended = Ended::from(place.shell("sh", script).output().unwrap());
     assert_eq!((ended.code, ended.out.as_str()), (0, "c d "), "{ended:?}");
 }
 
 #[test]
 fn a_keeper_keeps_what_was_not_released() {
     let place = Place::new();
-    let script = Running::start(std::process::Command::new("sleep").arg("600").stdin(Stdio::null()));
+    let script = watched();
     let pid = script.pid().to_string();
     let lease = ["--ttl", "3s", "--kill-after", "100ms"];
     let printed = place.output(&[&["acquire", "--watch-pid", &pid], &lease[..], &["-a", "b", "-a", "c", "a"]].concat());
@@ -132,8 +87,9 @@ fn a_keeper_keeps_what_was_not_released() {
     let tokens = lines(&printed.out, "TENURE_TOKEN");
     assert_eq!(place.output(&["release", "b", "--token", tokens[1]]).code, 0);
     assert!(place.is_free("b"));
-    thread::sleep(Duration::from_secs(4));
-    assert!(!place.is_free("a") && !place.is_free("c"), "nobody renews the others");
+    // Another waits in vain for longer than the ttl.
+    assert_eq!(place.output(&["run", "-w", "4s", "-a", "c", "a", "--", "true"]).code, 75, "nobody renews the others");
+    assert!(!place.is_free("a") && !place.is_free("c"), "nobody renews one of the others");
     assert_eq!(keepers(&place).len(), 1);
     for (name, token) in [("c", tokens[2]), ("a", tokens[0])] {
         assert_eq!(place.output(&["release", name, "--token", token]).code, 0);
@@ -145,7 +101,7 @@ fn a_keeper_keeps_what_was_not_released() {
 #[test]
 fn a_keeper_that_loses_one_ends_the_work() {
     let place = Place::new();
-    let mut script = Running::start(std::process::Command::new("sleep").arg("600").stdin(Stdio::null()));
+    let mut script = watched();
     let pid = script.pid().to_string();
     assert_eq!(place.output(&["acquire", "--watch-pid", &pid, "--ttl", "6s", "-a", "b", "a"]).code, 0);
     assert_eq!(place.output(&["break", "b"]).code, 0);

@@ -1,65 +1,13 @@
 //! Which store is used, by whom, and what is seen of it.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{Ended, Place, Running, assert_one_line, wait_for};
+use crate::common::{Ended, Place, assert_one_line};
 use tenure_testkit::{RedisServer, Spawned};
-
-/// A group that nobody is in.
-const GROUP: u32 = 54_321;
-
-/// The command as `nobody`, in a group besides its own.
-fn as_nobody(place: &Place, group: u32, args: &[&str]) -> Command {
-    let copy = place.path("tenure");
-    if !copy.exists() {
-        assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_tenure")).arg(&copy).status().unwrap().success());
-    }
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid=65534", "--regid=65534", &format!("--groups={group}")]).arg(copy).args(args);
-    place.settle(&mut command);
-    command.env("XDG_STATE_HOME", place.path("nobody")).env_remove("XDG_RUNTIME_DIR");
-    command
-}
 
 fn outcome(command: &mut Command) -> Ended {
     Ended::from(Spawned::output(command).unwrap())
-}
-
-/// Two users of one machine exclude each other in a file that was made for both, and only there.
-#[test]
-fn two_users_share_a_file_if_it_is_asked_for() {
-    let place = Place::new();
-    fs::set_permissions(place.path(""), Permissions::from_mode(0o755)).unwrap();
-    fs::create_dir(place.path("shared")).unwrap();
-    fs::set_permissions(place.path("shared"), Permissions::from_mode(0o2777)).unwrap();
-    let path = place.path("shared/x.db");
-    let store = format!("sqlite:{}?group={GROUP}", path.display());
-    let line = "umask 077; exec \"$TENURE\" run --store \"$0\" backup -- sh -c 'echo $$ > held; read -r _ < go'";
-    let mut shell = Command::new("sh");
-    place.settle(shell.args(["-c", line, &store]));
-    nix::unistd::mkfifo(&place.path("go"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let root = Running::start(&mut shell);
-    place.pid("held");
-    for end in ["", "-wal", "-shm"] {
-        let found = fs::metadata(format!("{}{end}", path.display())).unwrap();
-        assert_eq!((found.mode() & 0o777, found.gid()), (0o660, GROUP), "{end}");
-    }
-    let second = outcome(&mut as_nobody(&place, GROUP, &["run", "-n", "--store", &store, "backup", "--", "true"]));
-    assert_eq!(second.code, 75, "{second:?}");
-    let waiting = Running::start(&mut as_nobody(&place, GROUP, &["run", "-w", "20s", "--store", &store, "backup", "--", "true"]));
-    wait_for("the other user to queue", || {
-        place.output(&["show", "-o", "json", "--store", &store]).out.contains("\"waiters\":1")
-    });
-    fs::write(place.path("go"), "\n").unwrap();
-    assert_eq!((root.end().code, waiting.end().code), (0, 0));
-    // The error of a user outside the group names the owner, and what to do.
-    let stranger = outcome(&mut as_nobody(&place, 65_533, &["run", "-n", "--store", &store, "backup", "--", "true"]));
-    assert_eq!(stranger.code, 74, "{stranger:?}");
-    assert_one_line(&stranger);
-    assert!(stranger.err.contains("belongs to another user (0)") && stranger.err.contains("chgrp"), "{}", stranger.err);
 }
 
 #[test]
@@ -74,9 +22,7 @@ fn who_may_use_a_file_is_said_in_a_way_that_is_checked() {
     ] {
         let store = format!("sqlite:{}?{parameters}", place.path("x.db").display());
         let ended = place.output(&["run", "--store", &store, "x", "--", "true"]);
-        assert_eq!(ended.code, 64, "{ended:?}");
-        assert_one_line(&ended);
-        assert!(ended.err.contains(why), "{}", ended.err);
+        ended.says(64, why);
     }
     assert!(!place.path("x.db").exists());
 }
@@ -272,31 +218,4 @@ fn foreign_keys_are_passed_over() {
     let shown = place.output(&["show", "--store", &server.url()]);
     let spent = calls() - before;
     assert!(shown.out.lines().count() == 2 && spent < FOREIGN + 100, "{spent} commands: {shown:?}");
-}
-
-/// The message about another kind of lock is the same for every store.
-#[test]
-fn another_kind_is_told_with_both_kinds() {
-    let (place, server) = (Place::new(), RedisServer::start());
-    for store in ["sqlite:x.db", &format!("{}?timeout=5s", server.url())] {
-        assert_eq!(place.output(&["acquire", "--store", store, "--permits", "1/3", "x"]).code, 0);
-        let ended = place.output(&["run", "--store", store, "--shared", "x", "--", "true"]);
-        assert_eq!(ended.code, 77, "{ended:?}");
-        assert!(ended.err.contains("\"x\" is in use as a semaphore of 3"), "{store}: {}", ended.err);
-    }
-}
-
-/// A certificate that is its own authority is no certificate of a server.
-#[test]
-fn an_authority_as_a_server_is_told() {
-    let dir = tempfile::tempdir().unwrap();
-    let certificates = tenure_testkit::Certificates::generate(dir.path());
-    fs::copy(certificates.ca(), certificates.server_cert()).unwrap();
-    fs::copy(dir.path().join("ca.key"), certificates.server_key()).unwrap();
-    let (place, server) = (Place::new(), RedisServer::builder().tls(&certificates).start());
-    let store = format!("{}?ca={}", server.tls_url(), certificates.ca().display());
-    let ended = place.output(&["run", "-n", "--store", &store, "x", "--", "true"]);
-    assert_eq!(ended.code, 69, "{ended:?}");
-    assert_one_line(&ended);
-    assert!(ended.err.contains("basicConstraints=CA:FALSE") && !ended.err.contains("or name the authority"), "{}", ended.err);
 }

@@ -54,11 +54,7 @@ impl Screen {
     }
 
     fn wait(&self, text: &str) {
-        let started = std::time::Instant::now();
-        while !self.text().contains(text) {
-            assert!(started.elapsed() < crate::common::PATIENCE, "no {text:?} on the screen:\n{}", self.text());
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        wait_for(&format!("{text:?} on the screen"), || self.text().contains(text));
     }
 
     fn code(&mut self) -> i32 {
@@ -91,58 +87,45 @@ fn the_command_is_in_front_from_its_first_instruction() {
     let place = Place::new();
     // Fields 5 and 8 are the process group and the one that has the terminal.
     let program = "read -r _ _ _ _ group _ _ front _ < /proc/$$/stat; [ $group = $$ ] && [ $front = $$ ]";
-    for _ in 0..20 {
+    for _ in 0..5 {
         let mut screen = Screen::open(&place, &[TENURE, "run", "x", "--", "bash", "-c", program]);
         assert_eq!(screen.code(), 0, "{}", screen.text());
     }
 }
 
 #[test]
-fn the_terminal_is_given_back() {
+fn the_terminal_is_given_back_as_it_was_before() {
     let place = Place::new();
-    let program = "\"$TENURE\" run x -- true; \"$TENURE\" run --max-hold 6s x -- sleep 60; read line; echo read-$line";
-    let mut screen = Screen::open(&place, &["bash", "-c", program]);
-    screen.wait("is lost");
+    let left_raw = "\"$TENURE\" run --max-hold 6s x -- bash -c 'stty raw -echo; echo up; exec sleep 60'";
+    let looks = "echo code-$?; stty -a | tr '\\n' ' '; echo do''ne; read line; echo read-$line";
+    let mut screen = Screen::open(&place, &["bash", "-c", &format!("\"$TENURE\" run x -- true; {left_raw}; {looks}")]);
+    screen.wait("done");
+    let text = screen.text();
+    assert!(text.contains("up") && text.contains("is lost") && text.contains("code-79"), "{text}");
+    assert!(text.contains(" icanon ") && text.contains(" echo "), "raw after the loss: {text}");
     screen.enter("it");
     screen.wait("read-it");
     assert_eq!(screen.code(), 0);
 }
 
 #[test]
-fn a_terminal_that_a_lost_command_left_raw_is_as_before() {
-    let place = Place::new();
-    let left_raw = "\"$TENURE\" run --max-hold 6s x -- bash -c 'stty raw -echo; echo up; exec sleep 60'";
-    let program = format!("{left_raw}; echo code-$?; stty -a | tr '\\n' ' '; echo do''ne");
-    let screen = Screen::open(&place, &["bash", "-c", &program]);
-    screen.wait("done");
-    let text = screen.text();
-    assert!(text.contains("up") && text.contains("code-79"), "{text}");
-    assert!(text.contains(" icanon ") && text.contains(" echo "), "raw after the loss: {text}");
-}
-
-#[test]
-fn interrupt_ends_the_command() {
+fn interrupt_ends_the_command_and_its_script_as_under_flock() {
     let place = Place::new();
     let mut screen = Screen::open(&place, &[TENURE, "run", "x", "--", "sh", "-c", "echo up; exec sleep 60"]);
     screen.wait("up");
     screen.press("\x03");
     assert_eq!(screen.code(), 130);
-    assert!(place.is_free("x"));
-}
-
-#[test]
-fn interrupt_ends_a_script_as_under_flock() {
-    let place = Place::new();
     for runner in ["\"$TENURE\" run x --", "flock lockfile"] {
-        let program = format!("{runner} sh -c 'echo up; exec sleep 60'; echo went on");
-        let mut screen = Screen::open(&place, &["bash", "-c", &program]);
-        screen.wait("up");
-        screen.press("\x03");
-        let status = screen.running.status();
-        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(2), "{runner}: {}", screen.text());
-        assert!(!screen.text().contains("went on"), "{runner}");
+        interrupted(&place, &format!("{runner} sh -c 'echo up; exec sleep 60'"), "up");
     }
+    // Whose command has no keyboard.
+    interrupted(&place, "\"$TENURE\" run x -- sh -c 'echo up; exec sleep 60' </dev/null", "up");
     assert!(place.is_free("x"));
+    // Whose wait it ended.
+    assert_eq!(place.output(&["acquire", "--ttl", "60s", "x"]).code, 0);
+    for waits in ["run -v x -- true", "acquire -v x", "acquire -v --watch-pid $$ x"] {
+        interrupted(&place, &format!("\"$TENURE\" {waits}"), "waiting");
+    }
 }
 
 #[test]
@@ -197,24 +180,19 @@ fn a_background_job_that_wants_the_terminal_stops_and_gets_it() {
 }
 
 #[test]
-fn a_pager_behind_a_pipe_keeps_the_keyboard() {
+fn both_ends_of_a_pipe_have_the_keyboard() {
     let place = Place::new();
-    let mut screen = Screen::shell(&place);
-    let pager = "bash -c 'read data; echo want; read key < /dev/tty; echo $data-$key'";
-    screen.enter(&format!("\"$TENURE\" run x -- sh -c 'echo data; sleep 0.2' | {pager}"));
-    screen.wait("want");
-    screen.enter("key");
-    screen.wait("data-key");
-}
-
-#[test]
-fn a_command_in_a_pipe_that_wants_the_keyboard_gets_it() {
-    let place = Place::new();
-    let mut screen = Screen::shell(&place);
-    screen.enter("echo data | \"$TENURE\" run x -- bash -c 'read data; echo want; read key < /dev/tty; echo $data-$key'");
-    screen.wait("want");
-    screen.enter("key");
-    screen.wait("data-key");
+    let asks = "bash -c 'read data; echo want; read key < /dev/tty; echo $data-$key'";
+    for line in [
+        format!("\"$TENURE\" run x -- sh -c 'echo data; sleep 0.2' | {asks}"),
+        format!("echo data | \"$TENURE\" run x -- {asks}"),
+    ] {
+        let mut screen = Screen::shell(&place);
+        screen.enter(&line);
+        screen.wait("want");
+        screen.enter("key");
+        screen.wait("data-key");
+    }
 }
 
 /// Runs a program of bash that waits for a key, interrupts it, and checks that it does not go on.
@@ -225,22 +203,6 @@ fn interrupted(place: &Place, program: &str, ready: &str) {
     let status = screen.running.status();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(2), "{program}: {}", screen.text());
     assert!(!screen.text().contains("went on"), "{program}");
-}
-
-#[test]
-fn interrupt_ends_a_script_whose_wait_it_ended() {
-    let place = Place::new();
-    assert_eq!(place.output(&["acquire", "--ttl", "60s", "x"]).code, 0);
-    interrupted(&place, "\"$TENURE\" run -v x -- true", "waiting");
-    interrupted(&place, "\"$TENURE\" acquire -v x", "waiting");
-    interrupted(&place, "\"$TENURE\" acquire -v --watch-pid $$ x", "waiting");
-}
-
-#[test]
-fn interrupt_ends_a_script_whose_command_has_no_keyboard() {
-    let place = Place::new();
-    interrupted(&place, "\"$TENURE\" run x -- sh -c 'echo up; exec sleep 60' </dev/null", "up");
-    assert!(place.is_free("x"));
 }
 
 #[test]

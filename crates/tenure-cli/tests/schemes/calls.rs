@@ -1,10 +1,6 @@
 //! docs/calls.md line by line: what the calls of other locks are in the library and in the command.
 
-mod java;
-mod php;
-mod set_nx;
-mod shedlock;
-mod spring;
+mod lines;
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -91,13 +87,6 @@ impl Here {
         self.place.read("ran").lines().count()
     }
 
-    /// How many commands the server has run.
-    fn commands(&self) -> u64 {
-        let stats = self.server.cli("INFO stats");
-        let count = stats.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
-        count.unwrap().trim().parse().unwrap()
-    }
-
     fn is_free(&self) -> bool {
         self.server.command(&["EXISTS", "invoice", "Lock:invoice", "order/7", "sign-in/42"]) == 0
     }
@@ -115,18 +104,15 @@ const fn ms(milliseconds: u64) -> Duration {
 #[test]
 fn each_line_is_what_its_test_runs() {
     let table = include_str!("../../../../docs/calls.md");
-    let files = [
-        ("php", include_str!("calls/php.rs")),
-        ("java", include_str!("calls/java.rs")),
-        ("spring", include_str!("calls/spring.rs")),
-        ("set_nx", include_str!("calls/set_nx.rs")),
-        ("shedlock", include_str!("calls/shedlock.rs")),
-    ];
-    let tests: Vec<_> = files.iter().flat_map(|(module, file)| tests_of(module, file)).collect();
+    let tests = tests_of(include_str!("calls/lines.rs"));
     let lines: Vec<_> = table.lines().filter(|line| line.ends_with("` |")).collect();
     let named: Vec<_> = lines.iter().map(|line| line.rsplit('`').nth(1).unwrap()).collect();
-    assert_eq!(named, tests.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>());
-    for (line, (name, test)) in lines.iter().zip(&tests) {
+    let known: Vec<_> = tests.iter().map(|(name, _)| *name).collect();
+    let mut stories = named.clone();
+    stories.dedup();
+    assert_eq!(stories, known);
+    for (line, name) in lines.iter().zip(named) {
+        let (_, test) = tests.iter().find(|(known, _)| *known == name).unwrap();
         let line = line.replace("\\|", "\u{0}");
         let ours = line.split('|').nth(2).unwrap().replace('\u{0}', "|");
         let snippets: Vec<_> = ours.split('`').skip(1).step_by(2).collect();
@@ -138,9 +124,9 @@ fn each_line_is_what_its_test_runs() {
 }
 
 /// The tests of a file, with what they run.
-fn tests_of(module: &str, file: &str) -> Vec<(String, String)> {
+fn tests_of(file: &str) -> Vec<(&str, String)> {
     let tests = file.split("#[tokio::test]\nasync fn ").skip(1);
-    tests.map(|test| (format!("{module}::{}", test.split('(').next().unwrap()), plain(test))).collect()
+    tests.map(|test| (test.split('(').next().unwrap(), plain(test))).collect()
 }
 
 /// The text as no formatting of the code changes it.

@@ -76,101 +76,87 @@ fn value(printed: &str, key: &str) -> Option<String> {
     Some(value.trim_matches('\'').to_owned())
 }
 
-/// Taken here, seen, refused to others, renewed there and released elsewhere.
+/// Each scheme in a thread of its own: most of it is waiting for a renewal.
 #[test]
 fn a_lease_goes_through_every_command() {
-    for (parameters, key, fences) in SCHEMES {
-        let store = Store::start(parameters);
-        let grant = store.tenure(&["acquire", "--ttl", "20s", "--label", "web", "x"]);
-        assert_eq!(grant.code, 0, "{parameters}: {grant:?}");
-        let (token, fence) =
-            (value(&grant.out, "TENURE_TOKEN").unwrap(), value(&grant.out, "TENURE_FENCE").filter(|fence| !fence.is_empty()));
-        assert_eq!(fence.is_some(), fences, "{parameters}: {grant:?}");
-        assert_eq!(store.server().command(&["EXISTS", key]), 1, "{parameters}");
-
-        for entries in [store.shown(&["x"]), store.shown(&[])] {
-            let [entry] = &entries[..] else { panic!("{parameters}: {entries:?}") };
-            let holder = &entry["holders"][0];
-            assert_eq!((entry["name"].as_str(), entry["kind"].as_str()), (Some("x"), Some("mutex")), "{parameters}");
-            assert_eq!(entry["waiters"], 0, "{parameters}");
-            assert_eq!((holder["owner"].as_str(), holder["permits"].as_str()), (Some(&*token), None), "{parameters}");
-            assert!(holder["fence"].is_null() || fences, "{parameters}: {holder}");
-            assert!((15_000..=21_000).contains(&holder["ttl_ms"].as_u64().unwrap()), "{parameters}: {holder}");
+    std::thread::scope(|scope| {
+        for (parameters, key, fences) in SCHEMES {
+            scope.spawn(move || {
+                let store = Store::start(parameters);
+                theirs_is_shown_and_broken_by_name(&store, parameters, key);
+                ours_is_taken_here_and_released_elsewhere(&store, parameters, key, fences);
+                what_is_held_can_be_broken(&store, parameters, key, fences);
+            });
         }
-
-        let refused = store.tenure(&["run", "-n", "x", "--", "true"]);
-        assert_eq!(refused.code, 75, "{parameters}: {refused:?}");
-        assert!(refused.err.contains("web"), "{parameters}: {}", refused.err);
-
-        let renewed = store.tenure(&["renew", "x", "--token", &token, "--ttl", "60s"]);
-        assert_eq!(renewed.code, 0, "{parameters}: {renewed:?}");
-        let left = store.shown(&["x"])[0]["holders"][0]["ttl_ms"].as_u64().unwrap();
-        assert!((50_000..=61_000).contains(&left), "{parameters}: {left}");
-
-        for verb in [&["renew", "x", "--token", "web.0"][..], &["release", "x", "--token", "web.0"]] {
-            assert_eq!(store.tenure(verb).code, 79, "{parameters}: {verb:?} by another's token");
-        }
-        assert_eq!(store.tenure(&["release", "x", "--token", &token]).code, 0, "{parameters}");
-        assert_eq!(store.shown(&["x"]), Vec::<Value>::new(), "{parameters}");
-        assert_eq!(store.shown(&[]), Vec::<Value>::new(), "{parameters}");
-        for verb in [&["renew", "x", "--token", &token][..], &["release", "x", "--token", &token]] {
-            assert_eq!(store.tenure(verb).code, 79, "{parameters}: {verb:?} of what was released");
-        }
-        assert_eq!(store.server().command(&["EXISTS", key]), 0, "{parameters}");
-    }
-}
-
-/// After `break`, the name is free at once, the holder is notified, and nothing is left of the lock.
-#[test]
-fn what_is_held_can_be_broken() {
-    for (parameters, key, fences) in SCHEMES {
-        let store = Store::start(parameters);
-        assert_eq!(store.tenure(&["break", "x"]).code, 1, "{parameters}: nothing is held");
-        let args = ["run", "--store", &store.url, "--ttl", "6s", "x", "--", "sh", "-c", "echo in > held; sleep 60"];
-        let ours = store.place.spawn(&args);
-        store.place.line("held");
-        let broken = store.tenure(&["break", "x"]);
-        assert_eq!(broken.code, 0, "{parameters}: {broken:?}");
-        assert_one_line(&broken);
-        assert_eq!(store.server().command(&["EXISTS", key]), 0, "{parameters}");
-        let next = store.tenure(&["run", "-n", "x", "--", "true"]);
-        assert_eq!(next.code, 0, "{parameters}: {next:?}");
-        let ended = ours.end();
-        assert_eq!(ended.code, 79, "{parameters}: {ended:?}");
-        let left = store.server().command(&["KEYS", "*"]);
-        assert_eq!(store.server().command(&["DBSIZE"]), i64::from(fences), "{parameters}: {left:?}");
-    }
+    });
 }
 
 /// A value that is not ours is shown as it is by name, broken by name, and left out of the list.
-#[test]
-fn what_others_hold_is_shown_and_broken_by_name() {
-    for (parameters, key, _) in SCHEMES {
-        let store = Store::start(parameters);
-        let in_seconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 40;
-        let value = match parameters {
-            "scheme=getset" => format!("{in_seconds}000"),
-            _ => in_seconds.to_string(),
-        };
-        if parameters.contains("redisson") {
-            store.server().command(&["HSET", key, &value, "1"]);
-            store.server().command(&["EXPIRE", key, "40"]);
-        } else {
-            store.server().command(&["SET", key, &value, "EX", "40"]);
-        }
-        let entries = store.shown(&["x"]);
-        let holder = &entries[0]["holders"][0];
-        assert_eq!((holder["owner"].as_str(), holder["fence"].as_str()), (Some(&*value), None), "{parameters}");
-        assert!((30_000..=41_000).contains(&holder["ttl_ms"].as_u64().unwrap()), "{parameters}: {holder}");
-        assert_eq!(store.shown(&[]), Vec::<Value>::new(), "{parameters}: a value of others may be anything");
-        assert_eq!(store.tenure(&["run", "-n", "x", "--", "true"]).code, 75, "{parameters}");
-        if parameters.contains("scheme=native") {
-            assert_eq!(store.tenure(&["break", "x"]).code, 77, "{parameters}: it may be data");
-        }
-        let broken = store.tenure(&["break", "--foreign", "x"]);
-        assert_eq!(broken.code, 0, "{parameters}: {broken:?}");
-        assert_eq!(store.tenure(&["run", "-n", "x", "--", "true"]).code, 0, "{parameters}");
+fn theirs_is_shown_and_broken_by_name(store: &Store, parameters: &str, key: &str) {
+    let in_seconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 40;
+    let value = if parameters == "scheme=getset" { format!("{in_seconds}000") } else { in_seconds.to_string() };
+    if parameters.contains("redisson") {
+        store.server().command(&["HSET", key, &value, "1"]);
+        store.server().command(&["EXPIRE", key, "40"]);
+    } else {
+        store.server().command(&["SET", key, &value, "EX", "40"]);
     }
+    let entries = store.shown(&["x"]);
+    let holder = &entries[0]["holders"][0];
+    assert_eq!((holder["owner"].as_str(), holder["fence"].as_str()), (Some(&*value), None), "{parameters}");
+    assert!((30_000..=41_000).contains(&holder["ttl_ms"].as_u64().unwrap()), "{parameters}: {holder}");
+    assert_eq!(store.shown(&[]), Vec::<Value>::new(), "{parameters}: a value of others may be anything");
+    assert_eq!(store.tenure(&["run", "-n", "x", "--", "true"]).code, 75, "{parameters}");
+    if parameters.contains("scheme=native") {
+        assert_eq!(store.tenure(&["break", "x"]).code, 77, "{parameters}: it may be data");
+    }
+    let broken = store.tenure(&["break", "--foreign", "x"]);
+    assert_eq!(broken.code, 0, "{parameters}: {broken:?}");
+}
+
+/// Taken here, seen, refused to others, renewed there and released elsewhere.
+fn ours_is_taken_here_and_released_elsewhere(store: &Store, parameters: &str, key: &str, fences: bool) {
+    let grant = store.tenure(&["acquire", "--ttl", "20s", "--label", "web", "x"]);
+    assert_eq!((grant.code, store.server().command(&["EXISTS", key]).int()), (0, 1), "{parameters}: {grant:?}");
+    let token = value(&grant.out, "TENURE_TOKEN").unwrap();
+    assert_eq!(value(&grant.out, "TENURE_FENCE").is_some_and(|fence| !fence.is_empty()), fences, "{parameters}: {grant:?}");
+    for entries in [store.shown(&["x"]), store.shown(&[])] {
+        let [entry] = &entries[..] else { panic!("{parameters}: {entries:?}") };
+        let holder = &entry["holders"][0];
+        assert_eq!((entry["name"].as_str(), entry["kind"].as_str()), (Some("x"), Some("mutex")), "{parameters}");
+        assert_eq!(entry["waiters"], 0, "{parameters}");
+        assert_eq!((holder["owner"].as_str(), holder["permits"].as_str()), (Some(&*token), None), "{parameters}");
+        assert!(holder["fence"].is_null() || fences, "{parameters}: {holder}");
+        assert!((15_000..=21_000).contains(&holder["ttl_ms"].as_u64().unwrap()), "{parameters}: {holder}");
+    }
+    let refused = store.tenure(&["run", "-n", "x", "--", "true"]);
+    assert!(refused.code == 75 && refused.err.contains("web"), "{parameters}: {refused:?}");
+    assert_eq!(store.tenure(&["renew", "x", "--token", &token, "--ttl", "60s"]).code, 0, "{parameters}");
+    let left = store.shown(&["x"])[0]["holders"][0]["ttl_ms"].as_u64().unwrap();
+    assert!((50_000..=61_000).contains(&left), "{parameters}: {left}");
+    let twice = |token: &str| ["renew", "release"].map(|verb| store.tenure(&[verb, "x", "--token", token]).code);
+    assert_eq!(twice("web.0"), [79; 2], "{parameters}: by another's token");
+    assert_eq!(twice(&token), [0; 2], "{parameters}");
+    assert_eq!(twice(&token), [79; 2], "{parameters}: of what was released");
+    assert!(store.shown(&["x"]).is_empty() && store.shown(&[]).is_empty(), "{parameters}");
+    assert_eq!(store.server().command(&["EXISTS", key]), 0, "{parameters}");
+}
+
+/// After `break`, the name is free at once, the holder is notified, and nothing is left of the lock.
+fn what_is_held_can_be_broken(store: &Store, parameters: &str, key: &str, fences: bool) {
+    assert_eq!(store.tenure(&["break", "x"]).code, 1, "{parameters}: nothing is held");
+    let args = ["run", "--store", &store.url, "--ttl", "6s", "x", "--", "sh", "-c", "echo in > held; sleep 60"];
+    let ours = store.place.spawn(&args);
+    store.place.line("held");
+    let broken = store.tenure(&["break", "x"]);
+    assert_eq!((broken.code, store.server().command(&["EXISTS", key]).int()), (0, 0), "{parameters}: {broken:?}");
+    assert_one_line(&broken);
+    assert!(broken.err.contains("next renewal"), "{parameters}: {broken:?}");
+    assert_eq!(store.tenure(&["run", "-n", "x", "--", "true"]).code, 0, "{parameters}");
+    let ended = ours.end();
+    assert_eq!(ended.code, 79, "{parameters}: {ended:?}");
+    let left = store.server().command(&["KEYS", "*"]);
+    assert_eq!(store.server().command(&["DBSIZE"]), i64::from(fences), "{parameters}: {left:?}");
 }
 
 /// Messages about another's lock that never ends help with that lock.
@@ -193,41 +179,6 @@ fn what_is_said_of_others_locks_fits_them() {
     let broken = store.tenure(&["break", "x"]);
     assert_one_line(&broken);
     assert!(broken.err.contains("held by nobody") && !broken.err.contains("renewal"), "{broken:?}");
-}
-
-/// A message names such a key, and does not recommend to delete it.
-#[test]
-fn what_is_no_lock_of_ours_is_named() {
-    const OWNER: &str = "00d0c0f4-3b6b-4d1c-8b7e-7f1d6f6f2a11:48";
-    for scheme in ["native", "set-nx"] {
-        let store = Store::start(&format!("scheme={scheme}"));
-        let refused = |words: &[&str], code, says: &[&str]| {
-            store.server().command(words);
-            let refused = store.tenure(&["run", "-n", "x", "--", "true"]);
-            assert_one_line(&refused);
-            assert_eq!(refused.code, code, "{scheme}: {refused:?}");
-            assert!(says.iter().all(|word| refused.err.contains(word)), "{scheme}: {refused:?}");
-            assert!(!refused.err.contains("tenure break"), "{scheme}: {refused:?}");
-            store.server().command(&["DEL", "x"]);
-        };
-        refused(&["HSET", "x", OWNER, "1"], 77, &["an RLock of Redisson", "scheme=redisson"]);
-        refused(&["HSET", "x", "mode", "read", OWNER, "1"], 77, &["an RReadWriteLock of Redisson", "scheme=redisson"]);
-        refused(&["HSET", "x", "color", "red"], 77, &["another kind"]);
-        for number in ["2", "-3"] {
-            refused(&["SET", "x", number], 75, &["an RSemaphore or an RCountDownLatch of Redisson", "`tenure show x`"]);
-        }
-    }
-}
-
-/// The same if permits of it are asked for, where a lock of ours would be another kind.
-#[test]
-fn permits_of_redisson_are_named() {
-    let store = Store::start("scheme=native");
-    store.server().command(&["SET", "x", "2"]);
-    let refused = store.tenure(&["run", "-n", "--permits", "1/5", "x", "--", "true"]);
-    assert_one_line(&refused);
-    assert!(refused.code == 77 && refused.err.contains("an RSemaphore"), "{refused:?}");
-    assert!(refused.err.contains("put scheme=redisson into"), "{refused:?}");
 }
 
 /// Locks that clients of Redisson hold are found without their names, each as what it is.
@@ -277,22 +228,5 @@ fn shares_are_refused_by_the_name_of_the_dialect() {
             assert_one_line(&refused);
             assert!(refused.code == 64 && refused.err.contains(&format!("scheme={scheme}")), "{refused:?}");
         }
-    }
-}
-
-/// The help and the manual show the URL parameters for others' locks.
-#[test]
-fn the_dialects_are_in_the_help_and_the_manual() {
-    let place = Place::new();
-    for args in [&["run", "--help"][..], &["acquire", "--help"], &["show", "--help"], &["break", "--help"], &["--help"], &["man"]]
-    {
-        let told = place.output(args).out.replace("\\-", "-");
-        assert!(told.split_whitespace().collect::<Vec<_>>().join(" ").contains("tenure help store"), "{args:?}: {told}");
-    }
-    let page = place.output(&["help", "store"]).out;
-    for word in
-        ["set-nx", "setnx-expire", "setnx-expire-lua", "php", "getset", "watch", "redisson", "profile=", "prefix=", "choosing.md"]
-    {
-        assert!(page.contains(word), "{word}: {page}");
     }
 }

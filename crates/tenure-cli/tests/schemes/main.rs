@@ -2,15 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod articles;
 mod calls;
 mod commands;
 #[path = "../command/common.rs"]
 mod common;
 #[cfg(feature = "zookeeper")]
 mod curator;
+mod others;
 mod peers;
 mod redisson;
 mod sides;
-mod timestamps;
 mod wire;

@@ -3,13 +3,13 @@
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::{Place, Running, wait_for};
-use crate::sides::{Library, beside, compare, contend, each_wakes_the_other, java, library, one_at_a_time, python, take_turns};
+use crate::sides::{
+    Library, all_take_turns, beside, compare, contend, each_wakes_the_other, java, library, one_at_a_time, python, take_turns,
+};
 use rslock::{Lock, LockManager};
-use tenure_testkit::overlap::Damage;
 use tenure_testkit::{Counter, RedisServer};
 
 /// Of a lock of rslock.
@@ -57,69 +57,60 @@ fn this_program(words: &[&str]) -> Command {
     command
 }
 
-#[test]
-fn redis_py_and_tenure_take_turns() {
-    take_turns(&REDIS_PY, REDIS_PY.parameters);
+/// Each takes turns with ours, and refuses ours and is refused.
+fn share(libraries: &[Library]) {
+    for library in libraries {
+        take_turns(library, library.parameters);
+        one_at_a_time(library, library.parameters);
+    }
+}
+
+/// Damage that turns would show.
+fn two_keys_are_no_lock(library: &Library) {
+    let damage = beside(library, "scheme=set-nx&prefix=other:").unwrap_err().to_string();
+    assert!(damage.contains("while tenure.") || damage.contains(&format!("while {}.", library.name)), "{damage}");
 }
 
 #[test]
-fn pottery_and_tenure_take_turns() {
-    take_turns(&POTTERY, POTTERY.parameters);
+fn libraries_of_python_and_tenure_exclude_each_other() {
+    share(&[REDIS_PY, POTTERY, PYTHON_REDIS_LOCK]);
+    two_keys_are_no_lock(&POTTERY);
+}
+
+/// Our own layout keeps a mutex where they keep it, and has fences and a line of its own.
+#[test]
+fn redis_py_and_the_native_layout_exclude_each_other() {
+    share(&[Library { parameters: "", ..REDIS_PY }]);
 }
 
 #[test]
-fn python_redis_lock_and_tenure_take_turns() {
-    take_turns(&PYTHON_REDIS_LOCK, PYTHON_REDIS_LOCK.parameters);
+fn libraries_of_node_and_tenure_exclude_each_other() {
+    share(&[NODE_REDLOCK, REDIS_SEMAPHORE]);
+    two_keys_are_no_lock(&NODE_REDLOCK);
 }
 
 #[test]
-fn node_redlock_and_tenure_take_turns() {
-    take_turns(&NODE_REDLOCK, NODE_REDLOCK.parameters);
+fn libraries_of_go_and_tenure_exclude_each_other() {
+    share(&[REDSYNC, REDISLOCK, RUEIDISLOCK, RUEIDISLOCK_ONE]);
+    two_keys_are_no_lock(&REDSYNC);
 }
 
 #[test]
-fn redis_semaphore_and_tenure_take_turns() {
-    take_turns(&REDIS_SEMAPHORE, REDIS_SEMAPHORE.parameters);
+fn rslock_and_tenure_exclude_each_other() {
+    share(&[RSLOCK]);
+    two_keys_are_no_lock(&RSLOCK);
 }
 
 #[test]
-fn redsync_and_tenure_take_turns() {
-    take_turns(&REDSYNC, REDSYNC.parameters);
-}
-
-#[test]
-fn redislock_and_tenure_take_turns() {
-    take_turns(&REDISLOCK, REDISLOCK.parameters);
-}
-
-#[test]
-fn rueidislock_and_tenure_take_turns() {
-    take_turns(&RUEIDISLOCK, RUEIDISLOCK.parameters);
-}
-
-#[test]
-fn rueidislock_with_a_majority_of_one_and_tenure_take_turns() {
-    take_turns(&RUEIDISLOCK_ONE, RUEIDISLOCK_ONE.parameters);
-}
-
-#[test]
-fn rslock_and_tenure_take_turns() {
-    take_turns(&RSLOCK, RSLOCK.parameters);
-}
-
-#[test]
-fn spring_and_tenure_take_turns() {
-    take_turns(&SPRING, SPRING.parameters);
-}
-
-#[test]
-fn spring_that_listens_and_tenure_take_turns() {
-    take_turns(&SPRING_PUB_SUB, SPRING_PUB_SUB.parameters);
-}
-
-#[test]
-fn shedlock_and_tenure_take_turns() {
-    take_turns(&SHEDLOCK, SHEDLOCK.parameters);
+fn libraries_of_java_and_tenure_exclude_each_other() {
+    let server = RedisServer::start();
+    let all = [SPRING, SPRING_PUB_SUB, SHEDLOCK];
+    all_take_turns(&all, &server.url());
+    assert_eq!(server.cli("KEYS *"), "", "a lock is left");
+    for library in &all {
+        one_at_a_time(library, library.parameters);
+    }
+    two_keys_are_no_lock(&SPRING);
 }
 
 /// A number that the server keeps.
@@ -146,9 +137,9 @@ fn python_redis_lock_and_tenure_wake_each_other() {
     each_wakes_the_other(&PYTHON_REDIS_LOCK, [&|server| tracked(server) == 1, &is_blocked]);
 }
 
-/// A holder of it has its own keys tracked as well.
 #[test]
 fn rueidislock_and_tenure_wake_each_other() {
+    // A holder of it has its own keys tracked as well.
     each_wakes_the_other(&RUEIDISLOCK, [&|server| tracked(server) > 3, &|server| tracked(server) > 0]);
     each_wakes_the_other(&RUEIDISLOCK_ONE, [&|server| tracked(server) > 1, &|server| tracked(server) > 0]);
 }
@@ -196,39 +187,6 @@ fn rslock_on_three_servers_takes_turns_with_a_quorum() {
     assert!(judged.is_ok(), "who begins with tenure is ours, the others are of rslock:\n{}", judged.unwrap_err());
 }
 
-/// Our own layout keeps a mutex where they keep it, and has fences and a line of its own.
-#[test]
-fn redis_py_takes_turns_with_the_native_layout() {
-    take_turns(&REDIS_PY, "");
-}
-
-/// As [`beside`], at a server that stands still for 30 ms now and then.
-fn beside_with_stalls(library: &Library, parameters: &str) -> Result<(), Damage> {
-    let (server, over) = (RedisServer::start(), AtomicBool::new(false));
-    let url = format!("{}?{parameters}", server.url());
-    std::thread::scope(|scope| {
-        let _over = Over(&over);
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                server.stop();
-                std::thread::sleep(Duration::from_millis(30));
-                server.cont();
-                std::thread::sleep(Duration::from_millis(30));
-            }
-        });
-        contend(library, &server.url(), &url)
-    })
-}
-
-/// Is set at the end, also when the test fails.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Ours holds, and rueidislock waits, at a server that stands still now and then. Each time the waiter finds the keys changed,
 /// and asks for them one after another, for 20 ms each. Returns after how many times it has the lock all the same.
 fn taken_from_ours(parameters: &str, times: usize) -> Option<usize> {
@@ -262,84 +220,13 @@ fn taken_from_ours(parameters: &str, times: usize) -> Option<usize> {
     taken
 }
 
-/// Often enough for a rueidislock that finds two keys free.
-const STALLS: usize = 200;
-
-/// As it ships, it takes two of three keys. If the answer about the first is late, it is content with the others.
+/// As it ships, it takes two of three keys. If the answer about the first is late, it is content with the others. All three are ours.
 #[test]
 fn one_key_is_no_lock_beside_rueidislock_as_it_ships() {
+    // Often enough for a rueidislock that finds two keys free.
+    const STALLS: usize = 200;
     assert!(taken_from_ours(RUEIDISLOCK_ONE.parameters, STALLS).is_some());
-}
-
-#[test]
-fn rueidislock_as_it_ships_takes_nothing_from_ours_at_a_server_that_stalls() {
     assert_eq!(taken_from_ours(RUEIDISLOCK.parameters, STALLS), None);
-}
-
-#[test]
-fn rueidislock_and_tenure_take_turns_at_a_server_that_stalls() {
-    let judged = beside_with_stalls(&RUEIDISLOCK, RUEIDISLOCK.parameters);
-    assert!(judged.is_ok(), "{}", judged.unwrap_err());
-}
-
-/// Damage that the tests above would see, with a library of each language.
-fn two_keys_are_no_lock(library: &Library) {
-    let damage = beside(library, "scheme=set-nx&prefix=other:").unwrap_err().to_string();
-    assert!(damage.contains("while tenure.") || damage.contains(&format!("while {}.", library.name)), "{damage}");
-}
-
-#[test]
-fn two_keys_are_no_lock_beside_python() {
-    two_keys_are_no_lock(&POTTERY);
-}
-
-#[test]
-fn two_keys_are_no_lock_beside_node() {
-    two_keys_are_no_lock(&NODE_REDLOCK);
-}
-
-#[test]
-fn two_keys_are_no_lock_beside_java() {
-    two_keys_are_no_lock(&SPRING);
-}
-
-#[test]
-fn two_keys_are_no_lock_beside_go() {
-    two_keys_are_no_lock(&REDSYNC);
-}
-
-#[test]
-fn two_keys_are_no_lock_beside_rust() {
-    two_keys_are_no_lock(&RSLOCK);
-}
-
-#[test]
-fn libraries_of_python_and_tenure_refuse_each_other() {
-    for library in [REDIS_PY, POTTERY, PYTHON_REDIS_LOCK] {
-        one_at_a_time(&library, library.parameters);
-    }
-    one_at_a_time(&REDIS_PY, "");
-}
-
-#[test]
-fn libraries_of_node_and_rust_and_tenure_refuse_each_other() {
-    for library in [NODE_REDLOCK, REDIS_SEMAPHORE, RSLOCK] {
-        one_at_a_time(&library, library.parameters);
-    }
-}
-
-#[test]
-fn libraries_of_java_and_tenure_refuse_each_other() {
-    for library in [SPRING, SPRING_PUB_SUB, SHEDLOCK] {
-        one_at_a_time(&library, library.parameters);
-    }
-}
-
-#[test]
-fn libraries_of_go_and_tenure_refuse_each_other() {
-    for library in [REDSYNC, REDISLOCK, RUEIDISLOCK, RUEIDISLOCK_ONE] {
-        one_at_a_time(&library, library.parameters);
-    }
 }
 
 /// The side of rslock; `compare/node/side.mjs` says what a side does.

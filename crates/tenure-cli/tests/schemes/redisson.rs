@@ -8,7 +8,7 @@ use tenure_testkit::{RedisCluster, RedisServer, Reply};
 
 use crate::common::{Place, Running, wait_for};
 use crate::sides::{
-    Library, contend, each_wakes_the_other, each_wakes_the_other_at, is_at_rest, java, library, one_at_a_time, take_turns,
+    Library, all_take_turns, each_wakes_the_other, each_wakes_the_other_at, is_at_rest, java, library, one_at_a_time,
 };
 
 const LOCK: Library = library("redisson", "scheme=redisson", java);
@@ -43,14 +43,10 @@ fn wait_for_listeners(library: &Library, server: &RedisServer, count: i64) {
     wait_for("listeners", || listeners(library, server) == count);
 }
 
-/// One of ours that holds, from the file `ours` on, until its input ends.
-fn ours_holds(library: &Library, place: &Place, server: &RedisServer) -> Running {
-    ours_holds_in(library, place, server, "echo in > ours; cat")
-}
-
-fn ours_holds_in(library: &Library, place: &Place, server: &RedisServer, program: &'static str) -> Running {
+/// One of ours that holds, from this file on, until its input ends.
+fn ours_holds(library: &Library, place: &Place, server: &RedisServer, file: &str) -> Running {
     let url = format!("{}?{}&poll_interval=30s", server.url(), library.parameters);
-    let args = library.ours(&url, &["--ttl", "6s"], &["sh", "-c", program]);
+    let args = library.ours(&url, &["--ttl", "6s"], &["sh", "-c", "echo in > $0; cat", file]);
     Running::start(place.tenure(&args).stdin(Stdio::piped()))
 }
 
@@ -60,35 +56,14 @@ fn ends(mut side: Running) {
     assert_eq!(ended.code, 0, "{ended:?}");
 }
 
-#[test]
-fn locks_of_redisson_and_tenure_take_turns() {
-    take_turns(&LOCK, LOCK.parameters);
-}
-
 /// Their fences rise across both sides.
 #[test]
-fn fenced_locks_of_redisson_and_tenure_take_turns() {
-    take_turns(&FENCED, FENCED.parameters);
-}
-
-#[test]
-fn fair_locks_of_redisson_and_tenure_take_turns() {
-    take_turns(&FAIR, FAIR.parameters);
-}
-
-#[test]
-fn writers_of_redisson_and_tenure_take_turns() {
-    take_turns(&WRITE, WRITE.parameters);
-}
-
-#[test]
-fn permits_of_redisson_and_tenure_take_turns() {
-    take_turns(&PERMITS, PERMITS.parameters);
-}
-
-#[test]
-fn semaphores_of_redisson_and_tenure_take_turns() {
-    take_turns(&SEMAPHORE, SEMAPHORE.parameters);
+fn objects_of_redisson_and_tenure_take_turns() {
+    let server = RedisServer::start();
+    all_take_turns(&[LOCK, FENCED, FAIR, WRITE, PERMITS, SEMAPHORE], &server.url());
+    // In a cluster each name is at one node, with its channel.
+    let cluster = RedisCluster::start(3, 0);
+    all_take_turns(&[FENCED, FAIR, WRITE, PERMITS], &cluster.url());
 }
 
 #[test]
@@ -104,7 +79,7 @@ fn readers_of_redisson_and_tenure_hold_together() {
     let (place, server) = (Place::new(), RedisServer::start());
     let url = format!("{}?scheme=redisson", server.url());
     let theirs = READ.holds(&place, &server.url());
-    let ours = ours_holds(&READ, &place, &server);
+    let ours = ours_holds(&READ, &place, &server, "ours");
     place.line("ours");
     let writers = || {
         let ours = place.output(&WRITE.ours(&url, &["-n"], &["true"])).code;
@@ -181,20 +156,9 @@ fn a_client_of_redisson_that_is_killed_costs_what_it_promises() {
 
 #[test]
 fn a_release_of_either_side_wakes_the_other() {
-    for library in [LOCK, WRITE, PERMITS, SEMAPHORE] {
+    for library in [LOCK, WRITE, SEMAPHORE] {
         let listens = |server: &RedisServer| listeners(&library, server) == 1;
-        let after = each_wakes_the_other(&library, [&listens, &listens]);
-        println!("{}: ours and theirs after {after:?}", library.name);
-    }
-}
-
-/// In a cluster each name is at one node, with its channel.
-#[test]
-fn locks_of_redisson_and_tenure_take_turns_in_a_cluster() {
-    let cluster = RedisCluster::start(3, 0);
-    for library in [FENCED, FAIR, WRITE, PERMITS] {
-        let judged = contend(&library, &cluster.url(), &format!("{}?{}", cluster.url(), library.parameters));
-        assert!(judged.is_ok(), "who begins with tenure is ours, the others are of {}:\n{}", library.name, judged.unwrap_err());
+        each_wakes_the_other(&library, [&listens, &listens]);
     }
 }
 
@@ -202,7 +166,7 @@ fn locks_of_redisson_and_tenure_take_turns_in_a_cluster() {
 #[test]
 fn a_release_of_either_side_wakes_the_other_in_a_cluster() {
     let cluster = RedisCluster::start(3, 0);
-    for library in [LOCK, WRITE, SEMAPHORE] {
+    for library in [LOCK, SEMAPHORE] {
         let listeners = || {
             let listening =
                 cluster.servers().iter().map(|server| match server.command(&["PUBSUB", "SHARDNUMSUB", channel(&library)]) {
@@ -214,8 +178,7 @@ fn a_release_of_either_side_wakes_the_other_in_a_cluster() {
         // Ours leaves no channel at once.
         let waits: [&dyn Fn() -> bool; 3] =
             [&|| listeners() == 1, &|| true, &|| listeners() == 2 && cluster.servers().iter().all(is_at_rest)];
-        let after = each_wakes_the_other_at(&cluster.url(), &library, waits);
-        println!("{}: ours and theirs after {after:?}", library.name);
+        each_wakes_the_other_at(&cluster.url(), &library, waits);
     }
 }
 
@@ -223,12 +186,11 @@ fn a_release_of_either_side_wakes_the_other_in_a_cluster() {
 #[test]
 fn a_writer_that_goes_wakes_readers_of_both_sides() {
     let (place, server) = (Place::new(), RedisServer::start());
-    let writer = ours_holds(&WRITE, &place, &server);
-    place.line("ours");
-    std::fs::remove_file(place.path("ours")).unwrap();
+    let writer = ours_holds(&WRITE, &place, &server, "writer");
+    place.line("writer");
     let theirs = READ.start(&place, &server.url(), "hold");
     wait_for_listeners(&READ, &server, 1);
-    let ours = ours_holds(&READ, &place, &server);
+    let ours = ours_holds(&READ, &place, &server, "ours");
     wait_for_listeners(&READ, &server, 2);
     ends(writer);
     let released = Instant::now();
@@ -247,31 +209,26 @@ fn waiters(server: &RedisServer) -> i64 {
 #[test]
 fn waiters_of_redisson_and_tenure_are_served_in_order() {
     let (place, server) = (Place::new(), RedisServer::start());
-    let first = ours_holds(&FAIR, &place, &server);
+    let first = ours_holds(&FAIR, &place, &server, "ours");
     place.line("ours");
-    let theirs = |file: &'static str| {
+    let pair = |theirs_at, ours: &'static str| {
         let there = Place::new();
-        let side = FAIR.start(&there, &server.url(), "hold");
-        (there, side, file)
+        let theirs = FAIR.start(&there, &server.url(), "hold");
+        wait_for("theirs in the queue", || waiters(&server) == theirs_at);
+        let next = ours_holds(&FAIR, &place, &server, ours);
+        wait_for("ours in the queue", || waiters(&server) == theirs_at + 1);
+        (there, theirs, next, ours)
     };
-    let second = theirs("second");
-    wait_for("the second in the queue", || waiters(&server) == 1);
-    let third = ours_holds_in(&FAIR, &place, &server, "echo in > third; cat");
-    wait_for("the third in the queue", || waiters(&server) == 2);
-    let fourth = theirs("fourth");
-    wait_for("the fourth in the queue", || waiters(&server) == 3);
-    let fifth = ours_holds_in(&FAIR, &place, &server, "echo in > fifth; cat");
-    wait_for("the fifth in the queue", || waiters(&server) == 4);
+    let pairs = [pair(1, "third"), pair(3, "fifth")];
 
     let bounded = |what: &str, released: Instant| {
-        println!("the {what} after {:?}", released.elapsed());
         assert!(released.elapsed() < BOUND, "the {what} only after {:?}", released.elapsed());
     };
     let mut released = Instant::now();
     ends(first);
-    for ((there, theirs, file), ours, next) in [(second, third, "third"), (fourth, fifth, "fifth")] {
+    for (there, theirs, ours, next) in pairs {
         there.line("held");
-        bounded(file, released);
+        bounded("one before", released);
         assert!(!place.path(next).exists(), "{next} overtook");
         released = Instant::now();
         ends(theirs);
@@ -291,33 +248,30 @@ fn one_that_is_killed_in_the_queue_is_passed() {
         java.env("JAVA_TOOL_OPTIONS", "-Dfairwait=3000");
     };
     // Theirs keeps its place for its fairLockWaitTimeout.
-    let first = ours_holds(&FAIR, &place, &server);
-    place.line("ours");
-    std::fs::remove_file(place.path("ours")).unwrap();
+    let first = ours_holds(&FAIR, &place, &server, "first");
+    place.line("first");
     let mut killed = FAIR.start_with(&place, &server.url(), "hold", briefly);
     wait_for("one of theirs in the queue", || waiters(&server) == 1);
-    let next = ours_holds(&FAIR, &place, &server);
+    let next = ours_holds(&FAIR, &place, &server, "ours");
     wait_for("ours behind it", || waiters(&server) == 2);
     killed.0.kill();
     ends(first);
     let released = Instant::now();
     place.line("ours");
-    println!("ours after {:?}", released.elapsed());
     // From when it came: what was left of the lease, and its time.
     assert!(released.elapsed() < Duration::from_secs(6 + 3) + BOUND, "took {:?}", released.elapsed());
 
     // Ours keeps it for some seconds, where another of ours waits.
-    let mut killed = ours_holds_in(&FAIR, &place, &server, "true");
+    let mut killed = ours_holds(&FAIR, &place, &server, "none");
     wait_for("ours in the queue", || waiters(&server) == 1);
     let theirs = FAIR.start_with(&place, &server.url(), "hold", briefly);
     wait_for("theirs behind it", || waiters(&server) == 2);
-    let last = ours_holds_in(&FAIR, &place, &server, "echo in > last; cat");
+    let last = ours_holds(&FAIR, &place, &server, "last");
     wait_for("another of ours", || waiters(&server) == 3);
     killed.0.kill();
     ends(next);
     let released = Instant::now();
     place.line("held");
-    println!("theirs after {:?}", released.elapsed());
     assert!(released.elapsed() < Duration::from_secs(10), "{:?}", released.elapsed());
     ends(theirs);
     place.line("last");

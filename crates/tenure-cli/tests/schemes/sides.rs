@@ -8,8 +8,11 @@ use crate::common::{Place, Running, wait_for};
 use tenure_testkit::overlap::Damage;
 use tenure_testkit::{Counter, RedisServer, Reply};
 
-/// Processes of each side.
-pub(crate) const PROCESSES: usize = 3;
+/// Processes of ours, and of the other side.
+pub(crate) const OURS: usize = 3;
+pub(crate) const THEIRS: usize = 2;
+/// Turns of each side that are enough.
+const ENOUGH: usize = 25;
 
 /// For the turns of all of them, on a machine that has much else to do.
 const TURNS: Duration = Duration::from_secs(180);
@@ -17,7 +20,7 @@ const TURNS: Duration = Duration::from_secs(180);
 pub(crate) const HELP: &str = "./scripts/test gets what the sides of others need";
 
 /// A turn of ours: a visit of the [`Counter`], whose file is never cut short.
-const VISIT: &str = "
+const VISIT: &str = "cd \"./$0\"
 echo \"enter tenure.$$ ${TENURE_FENCE:--}\" >> log
 n=$(cat counter)
 printf %020d \"$(expr \"$n\" + 1)\" 1<> counter
@@ -77,9 +80,7 @@ impl Library {
     pub(crate) fn start_with(&self, place: &Place, urls: &str, what: &str, change: impl FnOnce(&mut Command)) -> Running {
         let mut command = (self.program)(&[self.name, urls, "x", what]);
         change(&mut command);
-        place.settle(&mut command);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Running::of(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}; {HELP}")))
+        launched(place, command)
     }
 
     /// One that holds, until its input ends.
@@ -95,9 +96,9 @@ impl Library {
         [&["run", "--store", url], self.flags, flags, &["x", "--"], program].concat()
     }
 
-    /// Turns of each side that are enough: of Redisson, 25 for each process.
-    fn turns(&self) -> usize {
-        if self.is_redisson() { 25 * PROCESSES } else { 25 }
+    /// Where ours finds its locks.
+    pub(crate) fn at(&self, url: &str) -> String {
+        if self.parameters.is_empty() { url.to_owned() } else { format!("{url}?{}", self.parameters) }
     }
 
     pub(crate) fn is_redisson(&self) -> bool {
@@ -121,22 +122,28 @@ impl Library {
     }
 }
 
-/// Ends the turns of all, also when the test fails.
-pub(crate) struct Enough<'a>(pub(crate) &'a Place);
+fn launched(place: &Place, mut command: Command) -> Running {
+    place.settle(&mut command);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Running::of(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}; {HELP}")))
+}
 
-impl Drop for Enough<'_> {
+/// Ends the turns in a folder, also when the test fails.
+pub(crate) struct Enough(pub(crate) PathBuf);
+
+impl Drop for Enough {
     fn drop(&mut self) {
-        std::fs::write(self.0.path("enough"), "").unwrap();
+        std::fs::write(self.0.join("enough"), "").unwrap();
     }
 }
 
-/// Whether each side had so many turns, many of them between two of the other.
-fn is_enough(log: &str, enough: usize) -> bool {
+/// Whether each side had its turns, many of them between two of the other.
+fn is_enough(log: &str) -> bool {
     let ours: Vec<bool> =
         log.lines().filter_map(|line| line.strip_prefix("enter ")).map(|id| id.starts_with("tenure.")).collect();
     let changes = ours.windows(2).filter(|pair| pair[0] != pair[1]).count();
     let turns = ours.iter().filter(|ours| **ours).count();
-    turns >= enough && ours.len() - turns >= enough && changes >= 12
+    turns >= ENOUGH && ours.len() - turns >= ENOUGH && changes >= 12
 }
 
 pub(crate) fn take_turns(library: &Library, parameters: &str) {
@@ -148,44 +155,76 @@ pub(crate) fn take_turns(library: &Library, parameters: &str) {
 pub(crate) fn beside(library: &Library, parameters: &str) -> Result<(), Damage> {
     let server = RedisServer::start();
     let judged = contend(library, &server.url(), &format!("{}?{parameters}", server.url()));
-    // A semaphore stays.
-    if library.flags.first() != Some(&"--permits") {
-        assert_eq!(library.at_keys(&server, "EXISTS"), 0, "{}", library.name);
-    }
+    assert_eq!(library.at_keys(&server, "EXISTS"), 0, "{}", library.name);
     judged
 }
 
 pub(crate) fn contend(library: &Library, their_urls: &str, our_url: &str) -> Result<(), Damage> {
     let place = Place::new();
-    let counter = Counter::create(&place.path(""));
-    let mut theirs: Vec<_> = (0..PROCESSES).map(|_| library.start(&place, their_urls, "count")).collect();
-    let mut turns = std::thread::scope(|scope| {
-        let ours: Vec<_> = (0..PROCESSES).map(|_| scope.spawn(|| our_turns(library, &place, our_url))).collect();
-        let enough = Enough(&place);
+    contend_at(&place, &[(library, "x", our_url.to_owned())], || library.start(&place, their_urls, "count"))
+}
+
+/// All processes take turns with several locks of one program, each at a name and in a folder of its own. Ours are found at the
+/// same URL with the parameters of the lock.
+pub(crate) fn all_take_turns(libraries: &[Library], url: &str) {
+    let (place, names) = (Place::new(), libraries.iter().map(|library| library.name).collect::<Vec<_>>());
+    let at: Vec<_> = libraries.iter().map(|library| (library, library.name, library.at(url))).collect();
+    let judged = contend_at(&place, &at, || launched(&place, (libraries[0].program)(&[&names.join(","), url, "-", "count"])));
+    assert!(judged.is_ok(), "who begins with tenure is ours, the others are of {names:?}:\n{}", judged.unwrap_err());
+}
+
+/// Of each lock: its library, the name, and the URL of ours.
+fn contend_at(place: &Place, at: &[(&Library, &str, String)], start: impl Fn() -> Running) -> Result<(), Damage> {
+    let folders: Vec<_> = at.iter().map(|(_, name, _)| place.path(folder(name))).collect();
+    let counters: Vec<_> = folders
+        .iter()
+        .map(|folder| {
+            std::fs::create_dir_all(folder).unwrap();
+            Counter::create(folder)
+        })
+        .collect();
+    let log = |folder: &PathBuf| std::fs::read_to_string(folder.join("log")).unwrap_or_default();
+    let mut theirs: Vec<_> = (0..THEIRS).map(|_| start()).collect();
+    let mut turns: Vec<u64> = std::thread::scope(|scope| {
+        let ours =
+            at.iter().map(|(library, name, url)| [(); OURS].map(|()| scope.spawn(|| our_turns(library, place, url, name))));
+        let (ours, enough): (Vec<_>, Vec<_>) = (ours.collect(), folders.iter().cloned().map(Enough).collect());
         let started = Instant::now();
-        while !is_enough(&place.read("log"), library.turns())
+        while !folders.iter().all(|folder| is_enough(&log(folder)))
             && theirs.iter_mut().all(|side| side.0.try_wait().unwrap().is_none())
         {
-            let log = || place.read("log");
-            assert!(started.elapsed() < TURNS, "waited {TURNS:?} for both sides to have had their turns:\n{}", log());
+            let logs = || folders.iter().map(log).collect::<String>();
+            assert!(started.elapsed() < TURNS, "waited {TURNS:?} for both sides to have had their turns:\n{}", logs());
             std::thread::sleep(Duration::from_millis(20));
         }
         drop(enough);
-        ours.into_iter().map(|ours| ours.join().unwrap()).sum::<u64>()
+        ours.into_iter().map(|ours| ours.map(|ours| ours.join().unwrap()).iter().sum()).collect()
     });
     for side in theirs {
         let ended = side.end();
-        assert_eq!(ended.code, 0, "the side of {}, not ours: {ended:?}; {HELP}", library.name);
-        turns += ended.out.split_whitespace().last().unwrap().parse::<u64>().unwrap();
+        assert_eq!(ended.code, 0, "the other side, not ours: {ended:?}; {HELP}");
+        for ((library, ..), turns) in at.iter().zip(&mut turns) {
+            let of_it = ended.out.lines().find_map(|line| line.strip_prefix(library.name)?.strip_prefix(' '));
+            *turns += of_it.or(ended.out.split_whitespace().last()).unwrap().parse::<u64>().unwrap();
+        }
     }
-    assert!(is_enough(&place.read("log"), library.turns()), "{}", place.read("log"));
-    counter.check(turns)
+    for ((counter, folder), turns) in counters.iter().zip(&folders).zip(turns) {
+        assert!(is_enough(&log(folder)), "{}", log(folder));
+        counter.check(turns)?;
+    }
+    Ok(())
 }
 
-pub(crate) fn our_turns(library: &Library, place: &Place, url: &str) -> u64 {
+/// Where the turns at a name are counted.
+fn folder(name: &str) -> &str {
+    if name == "x" { "" } else { name }
+}
+
+pub(crate) fn our_turns(library: &Library, place: &Place, url: &str, name: &str) -> u64 {
     let mut turns = 0;
-    while !place.path("enough").exists() {
-        let ended = place.output(&library.ours(url, &[], &["sh", "-c", VISIT]));
+    while !place.path(folder(name)).join("enough").exists() {
+        let args = [&["run", "--store", url][..], library.flags, &[name, "--", "sh", "-c", VISIT, folder(name)]].concat();
+        let ended = place.output(&args);
         assert_eq!(ended.code, 0, "our side: {ended:?}");
         turns += 1;
         // Along our line a name is handed on and never free: with somebody always in it, who polls has no turn.
@@ -231,23 +270,21 @@ pub(crate) fn one_at_a_time(library: &Library, parameters: &str) {
     let (code, word) = if library.tells_loss { (79, "lost") } else { (0, "released") };
     assert!(ended.code == code && ended.out.contains(word), "the side of {name}: {ended:?}");
 
-    let tries = || library.start(&place, &server.url(), "try").end().code;
-    assert_eq!(tries(), 75, "{name} took the lock that is ours");
+    assert_eq!(library.start(&place, &server.url(), "try").end().code, 75, "{name} took the lock that is ours");
     drop(ours.0.stdin.take());
     let ended = ours.end();
     assert_eq!(ended.code, 0, "{name}: {ended:?}");
-    assert_eq!(tries(), 0, "{name}");
     assert!(!place.path("ran").exists(), "{name}");
 }
 
 /// Neither side polls here: ours every 30 s, the others not before 30 s. `waits` finds out whether a waiter of ours, or of the
-/// library, has begun to wait. Returns how long after a release ours was served, and theirs.
-pub(crate) fn each_wakes_the_other(library: &Library, waits: [&dyn Fn(&RedisServer) -> bool; 2]) -> [Duration; 2] {
+/// library, has begun to wait.
+pub(crate) fn each_wakes_the_other(library: &Library, waits: [&dyn Fn(&RedisServer) -> bool; 2]) {
     let server = RedisServer::start();
     let [ours_waits, theirs_waits] = waits;
     let theirs_sleeps = || theirs_waits(&server) && is_at_rest(&server);
     let waits: [&dyn Fn() -> bool; 3] = [&|| ours_waits(&server), &|| !ours_waits(&server), &theirs_sleeps];
-    each_wakes_the_other_at(&server.url(), library, waits)
+    each_wakes_the_other_at(&server.url(), library, waits);
 }
 
 /// Whether no client has asked anything for a second. A waiter of Redisson that has asked and does not sleep yet misses what wakes all
@@ -258,7 +295,7 @@ pub(crate) fn is_at_rest(server: &RedisServer) -> bool {
 }
 
 /// As [`each_wakes_the_other`]. `waits` finds out whether ours waits, does no more, and theirs waits.
-pub(crate) fn each_wakes_the_other_at(their_url: &str, library: &Library, waits: [&dyn Fn() -> bool; 3]) -> [Duration; 2] {
+pub(crate) fn each_wakes_the_other_at(their_url: &str, library: &Library, waits: [&dyn Fn() -> bool; 3]) {
     const BOUND: Duration = Duration::from_secs(5);
     let [ours_waits, ours_is_served, theirs_waits] = waits;
     let place = Place::new();
@@ -284,5 +321,4 @@ pub(crate) fn each_wakes_the_other_at(their_url: &str, library: &Library, waits:
     assert_eq!((ours.end().code, theirs.end().code), (0, 0));
     assert!(ours_after < BOUND, "ours beside {} only after {ours_after:?}", library.name);
     assert!(theirs_after < BOUND, "{} only after {theirs_after:?}", library.name);
-    [ours_after, theirs_after]
 }

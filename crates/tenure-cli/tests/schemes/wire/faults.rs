@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{ENTRIES, QUEUE, WIRE, entry, ours, ours_holds, queued, release, waiters};
+use super::{ENTRIES, QUEUE, WIRE, entry, ours, ours_holds, queued, release, theirs_with, waiters};
 use crate::common::{Ended, PATIENCE, Place, Running, wait_for};
-use crate::sides::{Enough, PROCESSES, our_turns};
+use crate::sides::{Enough, OURS, THEIRS, our_turns};
 use nix::sys::signal::Signal;
 use tenure_testkit::{Counter, Proxy, RedisServer, Reply};
 
@@ -25,21 +25,17 @@ fn clients_in_python_that_are_killed_harm_nobody() {
     const KILLED: usize = 6;
     let (place, server) = (Place::new(), RedisServer::start());
     let (counter, url) = (Counter::create(&place.path("")), server.url());
-    let start = || {
-        WIRE.start_with(&place, &url, "count", |python| {
-            python.env("TTL", "5");
-        })
-    };
+    let start = || theirs_with(&place, &url, "count", &[("TTL", "5")]);
     let visits = || place.read("log").lines().filter(|line| line.starts_with("enter wire.")).count();
-    let mut theirs: Vec<Running> = (0..PROCESSES).map(|_| start()).collect();
+    let mut theirs: Vec<Running> = (0..THEIRS).map(|_| start()).collect();
     let turns = std::thread::scope(|scope| {
-        let ours: Vec<_> = (0..PROCESSES).map(|_| scope.spawn(|| our_turns(&WIRE, &place, &url))).collect();
-        let enough = Enough(&place);
+        let ours: Vec<_> = (0..OURS).map(|_| scope.spawn(|| our_turns(&WIRE, &place, &url, "x"))).collect();
+        let enough = Enough(place.path(""));
         for next in 0..KILLED {
             let before = visits();
             wait_for("visits in Python", || visits() > before + 4);
-            theirs[next % PROCESSES].0.kill();
-            theirs[next % PROCESSES] = start();
+            theirs[next % THEIRS].0.kill();
+            theirs[next % THEIRS] = start();
         }
         drop(enough);
         ours.into_iter().map(|ours| ours.join().unwrap()).sum::<u64>()
@@ -49,65 +45,24 @@ fn clients_in_python_that_are_killed_harm_nobody() {
         assert_eq!(ended.code, 0, "{ended:?}");
     }
     let left = counter.check_with_killed(KILLED.try_into().unwrap()).unwrap_or_else(|damage| panic!("{damage}"));
-    println!("{turns} turns of ours, {left} of all");
     assert!(turns > 0 && left > turns, "{turns} turns of ours, {left} of all");
-}
-
-/// Either side waits for the rest of the ttl, and then until its next poll, a second later at most.
-#[test]
-fn a_holder_that_is_killed_costs_the_other_side_its_ttl() {
-    for theirs in [true, false] {
-        let (place, server) = (Place::new(), RedisServer::start());
-        let mut holder = if theirs {
-            let side = WIRE.start_with(&place, &server.url(), "hold", |python| {
-                python.env("TTL", "3");
-            });
-            place.line("held");
-            side
-        } else {
-            ours_holds(&place, &["--ttl", "3s"], &server)
-        };
-        std::fs::remove_file(place.path("held")).unwrap();
-        let waiter = queued(&server, || {
-            if theirs {
-                return Running::start(&mut ours(&place, &[], &server.url(), "echo held > held; cat"));
-            }
-            WIRE.start(&place, &server.url(), "hold")
-        });
-        let left = server.command(&["PTTL", "x"]).int();
-        holder.0.kill();
-        let killed = Instant::now();
-        place.line("held");
-        let took = killed.elapsed();
-        assert!(took < Duration::from_secs(3 + 1 + 2), "theirs: {theirs}, {left} ms were left: took {took:?}");
-        release(waiter);
-    }
 }
 
 /// The server knows that nobody listens, and serves the next.
 #[test]
-fn a_waiter_that_is_killed_costs_those_behind_it_nothing() {
-    for theirs in [true, false] {
-        let (place, server) = (Place::new(), RedisServer::start());
-        let holder = ours_holds(&place, &[], &server);
-        std::fs::remove_file(place.path("held")).unwrap();
-        let start = |theirs: bool| {
-            if theirs {
-                return WIRE.start(&place, &server.url(), "hold");
-            }
-            Running::start(&mut ours(&place, &[], &server.url(), "echo held > held; cat"))
-        };
-        let mut first = queued(&server, || start(theirs));
-        let behind = queued(&server, || start(!theirs));
-        first.0.kill();
-        wait_for("the end of its subscription", || listeners(&server) == 1);
-        let released = Instant::now();
-        release(holder);
-        place.line("held");
-        let took = released.elapsed();
-        assert!(took < HANDOFF_TTL, "theirs: {theirs}, took {took:?}");
-        release(behind);
-    }
+fn a_waiter_in_python_that_is_killed_costs_those_behind_it_nothing() {
+    let (place, server) = (Place::new(), RedisServer::start());
+    let holder = ours_holds(&place, &[], &server);
+    std::fs::remove_file(place.path("held")).unwrap();
+    let mut first = queued(&server, || WIRE.start(&place, &server.url(), "hold"));
+    let behind = queued(&server, || Running::start(&mut ours(&place, &[], &server.url(), "echo held > held; cat")));
+    first.0.kill();
+    wait_for("the end of its subscription", || listeners(&server) == 1);
+    let released = Instant::now();
+    release(holder);
+    place.line("held");
+    assert!(released.elapsed() < HANDOFF_TTL, "took {:?}", released.elapsed());
+    release(behind);
 }
 
 /// It is served and does not come. When it goes on, its entry has lapsed: it queues anew.
@@ -116,11 +71,7 @@ fn a_waiter_in_python_that_stands_still_loses_its_turn_and_no_more() {
     let (place, server) = (Place::new(), RedisServer::start());
     let holder = ours_holds(&place, &[], &server);
     std::fs::remove_file(place.path("held")).unwrap();
-    let mut first = queued(&server, || {
-        WIRE.start_with(&place, &server.url(), "turn", |python| {
-            python.env("TURN", "first");
-        })
-    });
+    let mut first = queued(&server, || theirs_with(&place, &server.url(), "turn", &[("TURN", "first")]));
     let behind =
         queued(&server, || Running::start(&mut ours(&place, &[], &server.url(), "echo behind >> order; echo held > held; cat")));
     first.signal(Signal::SIGSTOP);
@@ -143,9 +94,7 @@ fn a_waiter_in_python_that_stands_still_loses_its_turn_and_no_more() {
 #[test]
 fn a_holder_in_python_that_stood_still_knows_that_it_has_lost() {
     let (place, server) = (Place::new(), RedisServer::start());
-    let mut theirs = WIRE.start_with(&place, &server.url(), "hold", |python| {
-        python.env("TTL", "1.2");
-    });
+    let mut theirs = theirs_with(&place, &server.url(), "hold", &[("TTL", "1.2")]);
     place.line("held");
     std::fs::remove_file(place.path("held")).unwrap();
     theirs.signal(Signal::SIGSTOP);
@@ -158,9 +107,9 @@ fn a_holder_in_python_that_stood_still_knows_that_it_has_lost() {
     release(holder);
 }
 
-/// Its queue entry is dropped, and not left to lapse.
+/// Its queue entry is dropped, and not left to lapse: interrupted, or because its time is over.
 #[test]
-fn a_wait_in_python_that_is_interrupted_leaves_nothing() {
+fn a_wait_in_python_that_ends_leaves_nothing() {
     let (place, server) = (Place::new(), RedisServer::start());
     let holder = ours_holds(&place, &[], &server);
     let waiter = queued(&server, || WIRE.start(&place, &server.url(), "hold"));
@@ -168,20 +117,8 @@ fn a_wait_in_python_that_is_interrupted_leaves_nothing() {
     let ended = waiter.end();
     assert!(ended.code == 130 && ended.err.contains("KeyboardInterrupt"), "{ended:?}");
     assert_eq!(waiters(&server), 0);
-    release(holder);
-    assert_eq!(server.command(&["EXISTS", "x"]), 0);
-}
-
-#[test]
-fn a_wait_in_python_that_ends_by_its_time_leaves_nothing() {
-    let (place, server) = (Place::new(), RedisServer::start());
-    let holder = ours_holds(&place, &[], &server);
-    let waiter = queued(&server, || {
-        WIRE.start_with(&place, &server.url(), "turn", |python| {
-            python.env("TURN", "late").env("WAIT", "1.5");
-        })
-    });
-    let ended = waiter.end();
+    let late = queued(&server, || theirs_with(&place, &server.url(), "turn", &[("TURN", "late"), ("WAIT", "1.5")]));
+    let ended = late.end();
     assert_eq!((ended.code, waiters(&server)), (75, 0), "{ended:?}");
     release(holder);
     assert!(!place.path("order").exists() && server.command(&["EXISTS", "x"]) == 0);
@@ -209,11 +146,7 @@ fn a_forged_push_lets_nobody_in() {
 
 /// A turn of the client in Python through `proxy`, behind a holder of ours if there is to be `one_before`.
 fn turn(place: &Place, server: &RedisServer, proxy: &Proxy, one_before: bool, ttl: &str) -> Ended {
-    let start = || {
-        WIRE.start_with(place, &proxy.url(), "turn", |python| {
-            python.env("TURN", "theirs").env("TTL", ttl);
-        })
-    };
+    let start = || theirs_with(place, &proxy.url(), "turn", &[("TURN", "theirs"), ("TTL", ttl)]);
     if !one_before {
         return start().end();
     }
@@ -297,9 +230,7 @@ fn no_command_of_the_client_in_python_runs_late() {
 fn the_client_in_python_notices_a_loss_before_the_lease_ends() {
     let (place, server) = (Place::new(), RedisServer::start());
     let proxy = Proxy::start(server.addr());
-    let side = WIRE.start_with(&place, &proxy.url(), "watch", |python| {
-        python.env("TTL", "30");
-    });
+    let side = theirs_with(&place, &proxy.url(), "watch", &[("TTL", "30")]);
     place.line("held");
     proxy.black_hole();
     place.line("lost");
