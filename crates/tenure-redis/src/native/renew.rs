@@ -181,7 +181,11 @@ impl RedisStore {
             }
         };
         let ttls: Vec<Digits> = leases.iter().map(|lease| Digits::of(millis(lease.ttl))).collect();
-        let of_leases = leases.iter().zip(&ttls).flat_map(|(lease, ttl)| [lease.owner.as_bytes(), ttl.as_bytes()]);
+        let weights: Vec<String> = leases.iter().map(|lease| lease.share.weight().to_string()).collect();
+        let of_leases = leases.iter().zip(&ttls).zip(&weights).flat_map(|((lease, ttl), weight)| {
+            let weight = (at == At::Node && of_shares).then_some(weight.as_bytes());
+            [lease.owner.as_bytes(), ttl.as_bytes()].into_iter().chain(weight)
+        });
         let first: Option<&[u8]> = match at {
             At::Beside(unit) => Some(unit),
             At::Node => Some(link.run_id.get().map_or(b"", |run| run.as_bytes())),

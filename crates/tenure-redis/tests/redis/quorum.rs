@@ -422,6 +422,16 @@ async fn a_node_that_has_lost_its_data_is_told_again_for_how_long_leases_last() 
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_share_is_everywhere_as_small_as_its_holder_says() {
+    let (_servers, store, writer) = door_held_at_all(3, Share::WRITE, "").await;
+    // As after a downgrade that has missed these servers.
+    let mut reads = writer.lease();
+    reads.share = Share::READ;
+    assert!(matches!(store.renew(&[reads]).await[..], [Ok(RenewReply::Renewed)]));
+    granted_share(&store, Share::READ).await;
+}
+
 #[tokio::test]
 async fn a_minority_may_be_gone() {
     let (mut servers, url) = new_servers(5);

@@ -20,7 +20,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use futures_util::stream::{BoxStream, StreamExt, select_all};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
 use self::absence::COUNTS;
@@ -207,7 +207,8 @@ impl Quorum {
     fn planting(&self, lease: Arc<Lease>, want: Option<Arc<Want>>) -> Planting {
         let (nodes, admission, limit) = (Arc::clone(&self.nodes), Arc::clone(&self.admission), self.limit(lease.ttl));
         let need = self.need(lease.share).unwrap_or_else(|_| self.majority());
-        Planting { nodes, admission, lease, want, limit, need, under_way: Some(self.under_way.token()) }
+        let (began, under_way) = (Instant::now(), Some(self.under_way.token()));
+        Planting { nodes, admission, lease, began, from: None, want, limit, need, under_way }
     }
 
     /// Who wants a lease to which nodes may be asked in the background. None for a supplied token: another client may use it.

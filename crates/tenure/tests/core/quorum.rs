@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use tenure::compose::quorum::{Confirmed, Memory, Node, Quorum, Vote};
-use tenure::store::{AcquireReply, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
+use tenure::store::{AcquireReply, Enqueue, Features, Grant, Notice, ReleaseReply, RenewReply, Request, Store};
 use tenure::{Entry, Error, ErrorKind, Fence, Lease, MemoryStore, Name, Owner, Share};
 use tokio::sync::Semaphore;
 
@@ -20,6 +20,10 @@ struct Late {
     inner: MemoryStore,
     acquires: Arc<Gate>,
     renewals: Arc<Gate>,
+    /// It answers nothing that acquires.
+    is_away: Arc<AtomicBool>,
+    /// How far it is, in ms.
+    distance: Arc<AtomicU64>,
     /// Times that it finds its data lost, when it is asked.
     losses: Arc<AtomicUsize>,
 }
@@ -61,7 +65,14 @@ impl Gate {
 
 impl Late {
     fn new() -> Self {
-        Self { inner: MemoryStore::new(), acquires: Gate::new(), renewals: Gate::new(), losses: Arc::default() }
+        Self {
+            inner: MemoryStore::new(),
+            acquires: Gate::new(),
+            renewals: Gate::new(),
+            is_away: Arc::default(),
+            distance: Arc::default(),
+            losses: Arc::default(),
+        }
     }
 
     async fn has(&self, owner: &Owner) -> bool {
@@ -83,6 +94,10 @@ impl Store for Late {
 
     async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         self.acquires.pass().await;
+        tokio::time::sleep(Duration::from_millis(self.distance.load(Ordering::Relaxed))).await;
+        if self.is_away.load(Ordering::Relaxed) {
+            return Err(Error::unreachable("it is away"));
+        }
         self.inner.acquire(request).await
     }
 
@@ -97,6 +112,7 @@ impl Store for Late {
     }
 
     async fn release(&self, lease: &Lease, linger: Duration) -> Result<ReleaseReply, Error> {
+        tokio::time::sleep(Duration::from_millis(self.distance.load(Ordering::Relaxed))).await;
         self.inner.release(lease, linger).await
     }
 
@@ -142,7 +158,11 @@ fn three() -> (Vec<Late>, Quorum) {
 }
 
 fn asks() -> Request {
-    Request::new(Name::new("door").unwrap(), Owner::generate("x").unwrap(), Share::MUTEX, LONG)
+    asks_for(Share::MUTEX)
+}
+
+fn asks_for(share: Share) -> Request {
+    Request::new(Name::new("door").unwrap(), Owner::generate("x").unwrap(), share, LONG)
 }
 
 async fn granted(quorum: &Quorum) -> Request {
@@ -303,6 +323,58 @@ async fn a_lease_reaches_a_node_that_was_busy_for_a_moment() {
     release(&quorum, &held).await;
     settle().await;
     assert!(!nodes[2].has(&held.owner).await);
+}
+
+/// It is away when a lease is granted, made smaller and taken over, and back a moment later.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_away_for_a_moment_has_the_lease_as_it_is() {
+    let (nodes, quorum) = three();
+    let after_a_moment = async |request: &Request| {
+        nodes[2].is_away.store(true, Ordering::Relaxed);
+        assert!(matches!(quorum.acquire(request).await.unwrap(), AcquireReply::Granted(_)));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        nodes[2].is_away.store(false, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let holders = nodes[2].inner.inspect(None).await.unwrap().remove(0).holders;
+        holders.into_iter().map(|holder| (holder.owner, holder.share)).collect::<Vec<_>>()
+    };
+    let writer = asks_for(Share::WRITE);
+    assert_eq!(after_a_moment(&writer).await, [(writer.owner.clone(), Share::WRITE)]);
+    let mut reader = writer.with_enqueue(Enqueue::Heartbeat);
+    reader.share = Share::READ;
+    assert_eq!(after_a_moment(&reader).await, [(reader.owner.clone(), Share::READ)]);
+    let adopter = asks_for(Share::READ).with_from(reader.owner);
+    assert_eq!(after_a_moment(&adopter).await, [(adopter.owner.clone(), Share::READ)]);
+}
+
+/// The acquisition reaches the third node only then.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_another_client_has_released_is_at_no_node_that_is_far() {
+    let (nodes, quorum) = three();
+    let near = Quorum::new(nodes.iter().map(|node| Arc::new(node.clone()) as Arc<dyn Node>).collect()).unwrap();
+    nodes[2].acquires.shut_after(0);
+    let held = granted(&quorum).await;
+    release(&near, &held).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    nodes[2].acquires.open();
+    settle().await;
+    assert!(!nodes[2].has(&held.owner).await);
+}
+
+/// The third node was near, and another holds the name at the second one alone.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_has_become_far_is_heard_at_the_next_try() {
+    let (nodes, quorum) = three();
+    for _ in 0..8 {
+        release(&quorum, &granted(&quorum).await).await;
+        settle().await;
+    }
+    assert!(matches!(nodes[1].inner.acquire(&asks()).await.unwrap(), AcquireReply::Granted(_)));
+    nodes[2].distance.store(600, Ordering::Relaxed);
+    assert!(matches!(quorum.acquire(&asks()).await.unwrap(), AcquireReply::Busy(_)));
+    // Its answer to the clean-up comes meanwhile.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(matches!(quorum.acquire(&asks()).await.unwrap(), AcquireReply::Granted(_)));
 }
 
 /// By then a renewal has found the node, or the process was stopped and the lease has ended.

@@ -14,6 +14,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::admission::Admission;
 use super::node::Nodes;
+use super::take::MOMENT;
 use crate::store::{AcquireReply, ReleaseReply, Request};
 use crate::{Entry, Error, Lease, Owner};
 
@@ -121,6 +122,10 @@ pub(super) struct Planting {
     pub(super) nodes: Nodes,
     pub(super) admission: Arc<Admission>,
     pub(super) lease: Arc<Lease>,
+    /// When the majority had it.
+    pub(super) began: Instant,
+    /// The owner from whom it was taken over.
+    pub(super) from: Option<Owner>,
     /// None for a supplied token, which another client may use: it is asked for once, by its holder.
     pub(super) want: Option<Arc<Want>>,
     /// Time that a call may take.
@@ -132,35 +137,45 @@ pub(super) struct Planting {
 }
 
 impl Planting {
-    /// Has a node take the lease as soon as the name is free there. A majority holds it, so nobody else does. The node may be
-    /// busy for a moment, by the release of the last holder, which comes late, or by the try of a client that was refused.
+    /// Has a node take the lease. A majority holds it, so nobody else does. The node may be busy for a moment, by the release of the
+    /// last holder, which comes late, or by the try of a client that was refused. Or it may be away for a moment.
     pub(super) fn plant(&self, at: usize) {
         let mut me = self.clone();
         begin(async move {
             let Lease { name, owner, share, ttl, .. } = &*me.lease;
-            let (began, mut pause) = (Instant::now(), PAUSE);
+            let (mut pause, mut from) = (PAUSE, me.from.clone());
             // At a third of the ttl the lease is renewed, and the nodes that lack it are found again.
-            while began.elapsed() < *ttl / 3 && me.want.as_ref().is_some_and(|want| !want.is_over()) {
+            while me.began.elapsed() < *ttl / 3 && me.want.as_ref().is_some_and(|want| !want.is_over()) {
                 // It ends there when it ends at the majority.
-                let left = ttl.saturating_sub(began.elapsed());
-                let request = Request::new(name.clone(), owner.clone(), *share, left);
+                let left = ttl.saturating_sub(me.began.elapsed());
+                let mut request = Request::new(name.clone(), owner.clone(), *share, left);
+                request.from.clone_from(&from);
                 let answer = timeout(me.limit, me.nodes[at].acquire(&request)).await;
                 let silent = |_| Err(Error::unreachable(format!("no answer within {:?}", me.limit)).maybe_applied());
                 let answer = answer.unwrap_or_else(silent);
-                let (is_busy, is_granted) =
-                    (matches!(answer, Ok(AcquireReply::Busy(_))), matches!(answer, Ok(AcquireReply::Granted(_))));
+                let (lacks, is_busy) = (Self::lacks(&answer), matches!(answer, Ok(AcquireReply::Busy(_))));
                 me.look(at, answer).await;
-                if is_granted && pause > PAUSE && !me.may_stand(at).await {
-                    me.release(at).await;
-                }
-                if !is_busy {
+                if !lacks {
                     return;
                 }
                 me.under_way = None;
                 sleep(pause).await;
                 pause *= 2;
+                if is_busy {
+                    // The node does not have the former owner's lease, or it has another's.
+                    from = me.from.clone().filter(|_| from.is_none());
+                }
             }
         });
+    }
+
+    /// Whether a node that answers so is to be asked again.
+    pub(super) fn lacks(answer: &Result<AcquireReply, Error>) -> bool {
+        match answer {
+            Ok(AcquireReply::Busy(_)) => true,
+            Ok(_) => false,
+            Err(error) => error.is_transient(),
+        }
     }
 
     /// Whether a majority may still have the lease: too few of the other nodes say that they lack it. Another client may have taken it
@@ -185,9 +200,10 @@ impl Planting {
         }
     }
 
-    /// Looks at an answer to an acquisition that comes after the majority's.
+    /// Looks at an answer to an acquisition that comes after the majority's. If it comes late, another client may have taken the lease
+    /// over or released it meanwhile.
     pub(super) async fn look(&self, at: usize, answer: Result<AcquireReply, Error>) {
-        let may_hold = match answer {
+        let may_hold = match &answer {
             Ok(AcquireReply::Granted(_)) => true,
             Ok(AcquireReply::Busy(_)) => false,
             Ok(AcquireReply::Refused { .. }) => {
@@ -196,7 +212,9 @@ impl Planting {
             }
             Err(error) => error.may_have_been_applied(),
         };
-        if may_hold && self.want.as_ref().is_some_and(|want| want.granted(at)) {
+        let Some(want) = self.want.as_ref().filter(|_| may_hold) else { return };
+        let is_late = answer.is_ok() && self.began.elapsed() > MOMENT;
+        if want.granted(at) || is_late && !self.may_stand(at).await {
             self.release(at).await;
         }
     }

@@ -32,8 +32,8 @@ impl Until {
 /// that stays silent is not for long.
 pub(super) struct Paces(Vec<AtomicU64>);
 
-/// For a node that has not answered yet.
-const UNKNOWN: Duration = Duration::from_millis(200);
+/// For a node that has not answered yet: it may be far, and there is no connection yet.
+const UNKNOWN: Duration = Duration::from_secs(1);
 
 impl Paces {
     pub(super) fn new(nodes: usize) -> Self {
@@ -44,7 +44,7 @@ impl Paces {
         Duration::from_micros(self.0[at].load(Ordering::Relaxed))
     }
 
-    fn heard(&self, at: usize, after: Duration) {
+    pub(super) fn heard(&self, at: usize, after: Duration) {
         self.0[at].store(micros(2 * after), Ordering::Relaxed);
     }
 
@@ -165,12 +165,14 @@ impl<T: Send + 'static> Round<T> {
     }
 
     /// The answers that have not been looked at, until `end`.
-    pub(super) async fn rest(self, end: Instant, mut look: impl FnMut(usize, Result<T, Error>)) {
-        for (at, answer) in self.answers {
-            look(at, answer);
-        }
-        let mut calls = self.calls;
-        while let Ok(Some((at, answer))) = timeout_at(end, calls.next()).await {
+    pub(super) async fn rest(mut self, end: Instant, mut look: impl FnMut(usize, Result<T, Error>)) {
+        loop {
+            let answer = match self.answers.pop_front() {
+                Some(answer) => Some(answer),
+                None => timeout_at(end, self.calls.next()).await.ok().flatten(),
+            };
+            let Some((at, answer)) = answer else { return };
+            self.paces.iter().for_each(|paces| paces.heard(at, self.began.elapsed()));
             look(at, answer);
         }
     }

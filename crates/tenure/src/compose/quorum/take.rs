@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-use super::planting::{Want, begin};
+use super::planting::{Planting, Want, begin};
 use super::round::{Round, Until};
 use super::verdict::Verdict;
 use super::votes::Votes;
@@ -19,7 +19,7 @@ use crate::{Error, Fence, Share};
 const RETRY: Duration = Duration::from_secs(2);
 
 /// Time for an answer that is in most cases on its way.
-const MOMENT: Duration = Duration::from_millis(20);
+pub(super) const MOMENT: Duration = Duration::from_millis(20);
 
 /// Headroom of the first round: the nodes are asked to take up a fence that is so far above the largest
 /// counter at most. Of several fences at the same moment, the nodes all take up the largest. Each
@@ -177,12 +177,18 @@ impl Quorum {
         let back = request.handed_back().filter(|_| !is_lost).map(Arc::new);
         let release = |(at, node): (usize, &Arc<dyn Node>)| {
             let (node, lease, back) = (Arc::clone(node), Arc::clone(&lease), back.clone());
+            let (paces, began) = (Arc::clone(&self.paces), Instant::now());
             let there = if request.generated { votes.may_hold(at) } else { votes.holds(at) };
             there.then_some(async move {
-                match back {
+                let ended = match back {
                     Some(back) => node.acquire(&back).await.is_ok(),
                     None => node.withdraw(&lease).await.is_ok(),
+                };
+                if ended {
+                    // The acquisition may not have waited for it.
+                    paces.heard(at, began.elapsed());
                 }
+                ended
             })
         };
         let releases: Vec<_> = self.nodes.iter().enumerate().filter_map(release).collect();
@@ -225,20 +231,20 @@ impl Quorum {
         Err(votes.error(&request.name, need))
     }
 
-    /// Asks the nodes once more that were busy when a majority granted the lease. In most cases the last holder's release
+    /// Asks the nodes once more that were busy or away when a majority granted the lease. In most cases the last holder's release
     /// reached them late. Until they have the lease, the majority may lose no node.
     fn complete(&self, asked: &Request, want: Option<Arc<Want>>, votes: &Votes, round: Round<AcquireReply>, end: Instant) {
-        let busy: Vec<usize> = (0..self.nodes.len()).filter(|at| want.is_some() && votes.is_busy(*at)).collect();
-        if busy.is_empty() && round.pending() == 0 {
+        let lacking: Vec<usize> = (0..self.nodes.len()).filter(|at| want.is_some() && votes.lacks(*at)).collect();
+        if lacking.is_empty() && round.pending() == 0 {
             return;
         }
-        let planting = self.planting(asked.lease().into(), want);
+        let planting = Planting { from: asked.from.clone(), ..self.planting(asked.lease().into(), want) };
         tokio::spawn(async move {
-            for at in busy {
+            for at in lacking {
                 planting.plant(at);
             }
             let look = |at, answer| {
-                if matches!(answer, Ok(AcquireReply::Busy(_))) {
+                if Planting::lacks(&answer) {
                     planting.plant(at);
                 }
                 let planting = planting.clone();

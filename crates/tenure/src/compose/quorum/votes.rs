@@ -134,6 +134,15 @@ impl Votes {
         self.granted().map(|(_, ttl)| ttl).fold(asked, Duration::min)
     }
 
+    /// Whether a node does not have what a majority has granted, and may take it soon.
+    pub(super) fn lacks(&self, at: usize) -> bool {
+        match &self.nodes[at] {
+            Vote::Busy(_) => true,
+            Vote::Failed(error) => error.is_transient(),
+            _ => false,
+        }
+    }
+
     pub(super) fn is_busy(&self, at: usize) -> bool {
         matches!(self.nodes[at], Vote::Busy(_))
     }
