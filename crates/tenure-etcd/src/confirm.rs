@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::failure::unexpected;
 use crate::fresh::FreshLease;
-use crate::keys::{Standing, Value, seconds, span};
+use crate::keys::{Phase, Value, seconds, span};
 use crate::lease::{left, revoke_later};
 use crate::proto::{Compare, Op, PutRequest};
 use crate::queue::{Queue, Slot, fence};
@@ -28,7 +28,7 @@ impl Shared {
         (ttl, granted): (Duration, Option<i64>),
         end: Instant,
     ) -> Result<Result<Grant, Queue>, Error> {
-        let is_same = slot.owner() == owner && slot.value.standing == Standing::Holds;
+        let is_same = slot.owner() == owner && slot.value.phase == Phase::Holds;
         let (mut ttl, mut slot) = (self.seconds(ttl), slot.clone());
         // A lease does not get shorter than what is left of it.
         if is_same && slot.value.ttl > ttl {
@@ -37,7 +37,7 @@ impl Shared {
         let mut lease = FreshLease::grant(self, (name.clone(), owner.clone()), ttl, end).await?;
         let mut is_written = false;
         loop {
-            let value = Value { granted, ..lease.value(Standing::Holds, share, owner) };
+            let value = Value { granted, ..lease.value(Phase::Holds, share, owner) };
             let put = PutRequest { key: slot.key.clone(), value: value.write(), lease: lease.id };
             let compare = vec![Compare::is_unchanged(&slot.key, slot.modified)];
             lease.sent();

@@ -7,7 +7,7 @@ use tenure::{Error, Owner, Share};
 use tokio::time::Instant;
 
 use crate::failure::unexpected;
-use crate::keys::{Standing, Value, span};
+use crate::keys::{Phase, Value, span};
 use crate::lease::{keep_alive, revoke_later};
 use crate::proto::{LEASE_GRANT, LeaseGrantRequest, LeaseGrantResponse};
 use crate::seen::{Id, Seen};
@@ -93,8 +93,8 @@ impl FreshLease {
     }
 
     /// The value of a key with this lease.
-    pub(crate) fn value(&self, standing: Standing, share: Share, owner: &Owner) -> Value {
-        Value { standing, share, ttl: self.ttl, term: self.term, owner: owner.clone(), granted: None }
+    pub(crate) fn value(&self, phase: Phase, share: Share, owner: &Owner) -> Value {
+        Value { phase, share, ttl: self.ttl, term: self.term, owner: owner.clone(), granted: None }
     }
 
     /// A key that was written with this lease.

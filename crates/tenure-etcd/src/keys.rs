@@ -79,9 +79,9 @@ impl Layout {
     }
 }
 
-/// How an owner stands at a name.
+/// Phase of an owner at a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Phase {
     /// Its hold was confirmed.
     Holds,
     /// It joined the queue. It may have been served since.
@@ -93,7 +93,7 @@ pub(crate) enum Standing {
 /// Value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
-    pub(crate) standing: Standing,
+    pub(crate) phase: Phase,
     pub(crate) share: Share,
     /// Granted ttl of the key's lease, in seconds.
     pub(crate) ttl: i64,
@@ -107,31 +107,31 @@ pub(crate) struct Value {
 
 impl Value {
     pub(crate) fn write(&self) -> Vec<u8> {
-        let standing = match self.standing {
-            Standing::Holds => "holds",
-            Standing::Joined => "joined",
-            Standing::Lingers => "lingers",
+        let phase = match self.phase {
+            Phase::Holds => "holds",
+            Phase::Joined => "joined",
+            Phase::Lingers => "lingers",
         };
         let Self { share, ttl, term, owner, granted, .. } = self;
         let granted = granted.map_or_else(String::new, |revision| format!("\t{revision}"));
-        format!("{HEAD}\t{standing}\t{}\t{}\t{ttl}\t{term}\t{owner}{granted}", share.weight(), share.capacity()).into_bytes()
+        format!("{HEAD}\t{phase}\t{}\t{}\t{ttl}\t{term}\t{owner}{granted}", share.weight(), share.capacity()).into_bytes()
     }
 
     /// `None` for a value that is another client's.
     pub(crate) fn read(value: &[u8]) -> Option<Self> {
         let mut fields = std::str::from_utf8(value).ok()?.split('\t');
         fields.next().filter(|head| *head == HEAD)?;
-        let standing = match fields.next()? {
-            "holds" => Standing::Holds,
-            "joined" => Standing::Joined,
-            "lingers" => Standing::Lingers,
+        let phase = match fields.next()? {
+            "holds" => Phase::Holds,
+            "joined" => Phase::Joined,
+            "lingers" => Phase::Lingers,
             _ => return None,
         };
         let share = Share::from_parts(fields.next()?.parse().ok()?, fields.next()?.parse().ok()?)?;
         let (ttl, term) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
         let owner = fields.next()?.parse().ok()?;
         let granted = fields.next().map(|revision| revision.parse().unwrap_or(0));
-        Some(Self { standing, share, ttl, term, owner, granted })
+        Some(Self { phase, share, ttl, term, owner, granted })
     }
 }
 
@@ -176,12 +176,10 @@ mod tests {
 
     #[test]
     fn a_value_reads_back() {
-        for (standing, share) in
-            [(Standing::Holds, Share::MUTEX), (Standing::Joined, Share::WRITE), (Standing::Lingers, Share::READ)]
-        {
+        for (phase, share) in [(Phase::Holds, Share::MUTEX), (Phase::Joined, Share::WRITE), (Phase::Lingers, Share::READ)] {
             for owner in [Owner::generate("me").unwrap(), Owner::from_bytes(&b"a\tb\n\xff"[..])] {
                 for granted in [None, Some(0), Some(9)] {
-                    let value = Value { standing, share, ttl: 30, term: 7, owner: owner.clone(), granted };
+                    let value = Value { phase, share, ttl: 30, term: 7, owner: owner.clone(), granted };
                     assert_eq!(Value::read(&value.write()), Some(value));
                 }
             }

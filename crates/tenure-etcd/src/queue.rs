@@ -3,7 +3,7 @@
 use tenure::store::Request;
 use tenure::{Entry, Error, Fence, Holder, Name, Owner, Queued, Share};
 
-use crate::keys::{Layout, Standing, Value};
+use crate::keys::{Layout, Phase, Value};
 use crate::proto::{Header, KeyValue, RangeResponse};
 
 /// A key in the queue.
@@ -22,7 +22,7 @@ impl Slot {
         let KeyValue { key, value, lease, mod_revision, .. } = kv;
         let value = Value::read(&value).unwrap_or_else(|| {
             let owner = Owner::from_bytes(key.clone());
-            Value { standing: Standing::Joined, share: Share::MUTEX, ttl: 0, term: 0, owner, granted: None }
+            Value { phase: Phase::Joined, share: Share::MUTEX, ttl: 0, term: 0, owner, granted: None }
         });
         Self { key, value, lease, modified: mod_revision }
     }
@@ -39,10 +39,10 @@ impl Slot {
     /// The holder of this key, without its ttl.
     pub(crate) fn holder(&self) -> Holder {
         let mut holder = Holder::new(self.owner().clone(), self.value.share);
-        holder.fence = match self.value.standing {
-            Standing::Holds => fence(self.value.granted.unwrap_or(self.modified)),
+        holder.fence = match self.value.phase {
+            Phase::Holds => fence(self.value.granted.unwrap_or(self.modified)),
             // It may have begun with the deletion of another key.
-            Standing::Joined | Standing::Lingers => None,
+            Phase::Joined | Phase::Lingers => None,
         };
         holder
     }
@@ -168,7 +168,7 @@ mod tests {
             mod_revision: i,
             value: share.map_or_else(Vec::new, |share| {
                 Value {
-                    standing: Standing::Joined,
+                    phase: Phase::Joined,
                     share,
                     ttl: 2,
                     term: 1,

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::failure::{is_full, unexpected};
 use crate::fresh::FreshLease;
-use crate::keys::{Standing, seconds};
+use crate::keys::{Phase, seconds};
 use crate::lease::{keep_alive, revoke_later};
 use crate::proto::{Compare, DeleteRangeRequest, Op, PutRequest};
 use crate::queue::{Queue, Slot};
@@ -44,7 +44,7 @@ impl EtcdStore {
             }
             lease => lease?,
         };
-        let value = lease.value(Standing::Lingers, slot.value.share, &slot.owner().lingering());
+        let value = lease.value(Phase::Lingers, slot.value.share, &slot.owner().lingering());
         let put = PutRequest { key: slot.key.clone(), value: value.write(), lease: lease.id };
         let compare = vec![Compare::is_unchanged(&slot.key, slot.modified)];
         lease.sent();
@@ -79,7 +79,7 @@ impl EtcdStore {
                 let lingers = queue.find(&owner.lingering()).is_some();
                 return Ok(if lingers { ReleaseReply::Released } else { ReleaseReply::NotHeld });
             };
-            let lingers = !linger.is_zero() && queue.held_by(owner).is_some() && slot.value.standing != Standing::Lingers;
+            let lingers = !linger.is_zero() && queue.held_by(owner).is_some() && slot.value.phase != Phase::Lingers;
             let done = if lingers {
                 self.linger(name, slot, linger, end).await?
             } else {

@@ -8,7 +8,7 @@ use tenure::store::RenewReply;
 use tenure::{Error, Lease};
 use tokio::time::Instant;
 
-use crate::keys::{Standing, Value, seconds};
+use crate::keys::{Phase, Value, seconds};
 use crate::lease::{keep_alive, keep_many, left_at_least};
 use crate::proto::{KeyValue, Op, RangeRequest, TXN, TxnRequest, TxnResponse};
 use crate::queue::Slot;
@@ -79,7 +79,7 @@ async fn known(
 /// Whether a key is this lease's, confirmed, and its lease is long enough and not of an earlier term.
 fn is_held(kv: &KeyValue, seen: &Seen, lease: &Lease, term: u64) -> bool {
     let is_whole = |value: &Value| value.ttl >= seconds(lease.ttl) && value.term >= term;
-    let is_ours = |value: &Value| value.owner == lease.owner && value.standing == Standing::Holds;
+    let is_ours = |value: &Value| value.owner == lease.owner && value.phase == Phase::Holds;
     kv.lease == seen.lease && Value::read(&kv.value).is_some_and(|value| is_ours(&value) && is_whole(&value))
 }
 
@@ -89,7 +89,7 @@ async fn one(shared: &Arc<Shared>, lease: &Lease, end: Instant) -> Result<RenewR
     let mut queue = shared.queue(&lease.name, end).await?;
     loop {
         // Another client's is none of ours.
-        let is_ours = |slot: &&Slot| slot.value.standing != Standing::Lingers && slot.own_lease() != 0;
+        let is_ours = |slot: &&Slot| slot.value.phase != Phase::Lingers && slot.own_lease() != 0;
         let Some(slot) = queue.held_by(&lease.owner).filter(is_ours).cloned() else {
             shared.forget(&id);
             return Ok(RenewReply::Gone);
@@ -120,7 +120,7 @@ async fn one(shared: &Arc<Shared>, lease: &Lease, end: Instant) -> Result<RenewR
 async fn kept(shared: &Shared, lease: &Lease, slot: &Slot, term: u64, end: Instant) -> Result<Option<RenewReply>, Error> {
     let wanted = shared.seconds(lease.ttl);
     // Served, and not confirmed; or wanted for longer; or known to an earlier leader, who may yet end it.
-    if slot.value.standing != Standing::Holds || slot.value.ttl < seconds(lease.ttl) || slot.value.term < term {
+    if slot.value.phase != Phase::Holds || slot.value.ttl < seconds(lease.ttl) || slot.value.term < term {
         return Ok(None);
     }
     if slot.value.ttl > wanted {

@@ -6,7 +6,7 @@ use tenure::{Error, Name};
 use tokio::time::Instant;
 
 use crate::fresh::FreshLease;
-use crate::keys::{Standing, seconds, span};
+use crate::keys::{Phase, seconds, span};
 use crate::lease::revoke_later;
 use crate::proto::{Compare, DeleteRangeRequest, Op, PutRequest};
 use crate::queue::{Queue, Slot, fence};
@@ -60,7 +60,7 @@ impl EtcdStore {
                         slot.key.clone()
                     }
                 };
-                let value = lease.value(Standing::Holds, request.share, &request.owner);
+                let value = lease.value(Phase::Holds, request.share, &request.owner);
                 puts.push(PutRequest { key: key.clone(), value: value.write(), lease: lease.id });
                 keys.push(key);
             }
@@ -78,7 +78,7 @@ impl EtcdStore {
                     let fresh = |request: &&Request| FreshLease::new(shared, id(request), seconds(request.ttl), end);
                     let fresh = try_join_all(requests.iter().map(fresh)).await?;
                     for (((request, plan), lease), key) in requests.iter().zip(&mut plans).zip(&leases).zip(keys) {
-                        let value = lease.value(Standing::Holds, request.share, &request.owner);
+                        let value = lease.value(Phase::Holds, request.share, &request.owner);
                         *plan = Plan::Own(Slot { key, value, lease: lease.id, modified: revision });
                     }
                     std::mem::replace(&mut leases, fresh).into_iter().for_each(FreshLease::keep);
@@ -148,7 +148,7 @@ impl EtcdStore {
 
     /// Deletes what an earlier call of this owner has left there by [`place`](Self::place).
     async fn clear(&self, request: &Request, queue: &Queue, end: Instant) -> Result<(), Error> {
-        let waits = |slot: &&Slot| slot.value.standing == Standing::Holds && queue.held_by(&request.owner).is_none();
+        let waits = |slot: &&Slot| slot.value.phase == Phase::Holds && queue.held_by(&request.owner).is_none();
         if let Some(slot) = queue.find(&request.owner).filter(waits).filter(|_| request.generated) {
             // Who has changed it was the owner as well.
             let _deleted = self.delete(&request.name, &Seen::from(slot), end).await.map_err(Error::maybe_applied)?;
@@ -169,7 +169,7 @@ impl EtcdStore {
             if at == 0 {
                 return Ok(revision);
             }
-            let value = lease.value(Standing::Holds, request.share, &request.owner);
+            let value = lease.value(Phase::Holds, request.share, &request.owner);
             let put = PutRequest { key: key.clone(), value: value.write(), lease: lease.id };
             let compare = vec![Compare::is_unchanged(key, revision)];
             let lost = |_| Error::overloaded("a name was taken away as soon as it was had");
@@ -233,7 +233,7 @@ mod tests {
         let put = async |request: &Request| {
             let id = (request.name.clone(), request.owner.clone());
             let mut lease = FreshLease::grant(&store.shared, id, 30, end).await.unwrap();
-            let value = lease.value(Standing::Holds, request.share, &request.owner).write();
+            let value = lease.value(Phase::Holds, request.share, &request.owner).write();
             let put = PutRequest { key: store.shared.layout.key(&request.name, &request.owner), value, lease: lease.id };
             lease.sent();
             lease.keep();

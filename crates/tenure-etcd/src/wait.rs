@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::failure::unexpected;
 use crate::fresh::FreshLease;
-use crate::keys::{Standing, seconds};
+use crate::keys::{Phase, seconds};
 use crate::lease::keep_alive;
 use crate::proto::{Compare, DeleteRangeRequest, Op, PutRequest};
 use crate::queue::Queue;
@@ -32,7 +32,7 @@ impl EtcdStore {
         let ttl = seconds(entry_ttl.min(handoff_ttl.max(ENTRY)));
         let mut lease = FreshLease::grant(&self.shared, (name.clone(), owner.clone()), ttl, end).await?;
         let key = self.shared.layout.key(name, owner);
-        let value = lease.value(Standing::Joined, request.share, owner);
+        let value = lease.value(Phase::Joined, request.share, owner);
         let put = PutRequest { key: key.clone(), value: value.write(), lease: lease.id };
         lease.sent();
         let (joined, queues) = self.shared.join(vec![put], &[name], end).await?;

@@ -14,7 +14,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::admission::Admission;
 use super::node::Nodes;
-use super::take::MOMENT;
+use super::round::MOMENT;
 use crate::store::{AcquireReply, ReleaseReply, Request};
 use crate::{Entry, Error, Lease, Owner};
 

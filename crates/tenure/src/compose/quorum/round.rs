@@ -14,6 +14,9 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{BootTime, Error};
 
+/// Time for an answer that is in most cases on its way.
+pub(super) const MOMENT: Duration = Duration::from_millis(20);
+
 /// Until when answers count.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Until {

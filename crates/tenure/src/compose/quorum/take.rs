@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::planting::{Planting, Want, begin};
-use super::round::{Round, Until};
+use super::round::{MOMENT, Round, Until};
 use super::verdict::Verdict;
 use super::votes::Votes;
 use super::{Node, Quorum};
@@ -17,9 +17,6 @@ use crate::{Error, Fence, Share};
 
 /// Longest time until the next try at nodes that do not vote: somebody may admit them.
 const RETRY: Duration = Duration::from_secs(2);
-
-/// Time for an answer that is in most cases on its way.
-pub(super) const MOMENT: Duration = Duration::from_millis(20);
 
 /// Headroom of the first round: the nodes are asked to take up a fence that is so far above the largest
 /// counter at most. Of several fences at the same moment, the nodes all take up the largest. Each
